@@ -243,7 +243,7 @@ def misplaced(state: State) -> list[Any]:
     ring: set[Any] = set()
     waiting: set[Any] = set()
     for line in state.lines():
-        assert line.visit_us in (None, line.earliest())
+        assert line.visit_us in (None, line.earliest_us)
         if not state.is_paused(line.queue):
             name = (line.turn, line.queue, line.entrypoint)
             (ring if line.visit_us is None else waiting).add((line.visit_us, *name))
@@ -259,9 +259,8 @@ def misplaced(state: State) -> list[Any]:
 def tallied(tally: Tally, now: int) -> dict[str, Any]:
     # A job that has become due may or may not have left the index of scheduled jobs.
     coming = [moment for moment in tally.scheduled or () if moment[0] > now]
-    counts = {name: getattr(tally, name) for name in tally.__slots__}
     return {
-        **counts,
+        "counts": list(tally.counts),
         "scheduled": coming,
         "last_attempts": list(tally.last_attempts or ()),
         "stats": [tally.stats(at, at) for at in (now, now + SECOND, now + 3600 * SECOND)],

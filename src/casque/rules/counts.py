@@ -14,32 +14,35 @@ from casque.rules.transitions import is_mismatched
 Moment = tuple[int, int]
 """The instant at which a job changes state by itself, and its enqueue order."""
 
+# The states that are counted. A job is counted twice, for its queue and for the store, but its
+# state is looked up once.
+NEW, TRIED, IN_PROGRESS, LAST_ATTEMPT, COMPLETED, DEAD, CANCELLED = range(7)
+"""NEW: queued, never attempted. TRIED: queued again after an attempt. LAST_ATTEMPT: in progress,
+and no attempt is left."""
+
+
+def counted_state(job: Job) -> int:
+    """Return the state as which a job is counted."""
+    status = job.status
+    if status is JobStatus.QUEUED:
+        return TRIED if job.attempts else NEW
+    if status is JobStatus.IN_PROGRESS:
+        return LAST_ATTEMPT if job.attempts >= job.max_attempts else IN_PROGRESS
+    if status is JobStatus.COMPLETED:
+        return COMPLETED
+    return DEAD if status is JobStatus.DEAD else CANCELLED
+
 
 class Tally:
     """The counts of one queue, or of all queues."""
 
-    __slots__ = (
-        "cancelled",
-        "completed",
-        "dead",
-        "in_progress",
-        "last_attempts",
-        "mismatched",
-        "queued",
-        "scheduled",
-        "tried",
-    )
+    __slots__ = ("counts", "last_attempts", "mismatched", "scheduled")
 
     def __init__(self) -> None:
-        self.queued = 0
-        self.tried = 0
-        """Queued jobs that had an attempt."""
+        self.counts = [0] * 7
+        """By counted state."""
         self.mismatched = 0
         """Queued jobs that wait for a newer worker."""
-        self.in_progress = 0
-        self.completed = 0
-        self.dead = 0
-        self.cancelled = 0
         self.scheduled: SortedKeys[Moment] | None = None
         """Queued jobs, never attempted, that were not due when they were added here."""
         self.last_attempts: SortedKeys[Moment] | None = None
@@ -47,33 +50,44 @@ class Tally:
 
     @property
     def total(self) -> int:
-        return self.queued + self.in_progress + self.completed + self.dead + self.cancelled
+        return sum(self.counts)
 
-    def add(self, job: Job, now: int) -> None:
-        self._count(job, 1)
-        if job.status is JobStatus.QUEUED:
-            if not job.attempts and job.run_us > now:
+    @property
+    def unfinished(self) -> int:
+        """The number of jobs that are queued or in progress."""
+        return sum(self.counts[:COMPLETED])
+
+    def add(self, state: int, job: Job, now: int) -> None:
+        """Count a job, whose `counted_state` is `state`."""
+        self.counts[state] += 1
+        if job.error is not None and is_mismatched(job):
+            self.mismatched += 1
+        if state == NEW:
+            if job.run_us > now:
                 if self.scheduled is None:
                     self.scheduled = SortedKeys()
                 self.scheduled.add((job.run_us, job.seq))
-        elif job.status is JobStatus.IN_PROGRESS and job.attempts >= job.max_attempts:
+        elif state == LAST_ATTEMPT:
             if self.last_attempts is None:
                 self.last_attempts = SortedKeys()
             assert job.lease_until_us is not None
             self.last_attempts.add((job.lease_until_us, job.seq))
 
-    def discard(self, job: Job) -> None:
-        self._count(job, -1)
-        if job.status is JobStatus.QUEUED:
-            if self.scheduled is not None and not job.attempts:
+    def discard(self, state: int, job: Job) -> None:
+        self.counts[state] -= 1
+        if job.error is not None and is_mismatched(job):
+            self.mismatched -= 1
+        if state == NEW:
+            if self.scheduled is not None:
                 self.scheduled.discard((job.run_us, job.seq))
-        elif job.status is JobStatus.IN_PROGRESS and job.attempts >= job.max_attempts:
+        elif state == LAST_ATTEMPT:
             assert self.last_attempts is not None
             assert job.lease_until_us is not None
             self.last_attempts.discard((job.lease_until_us, job.seq))
 
     def stats(self, now: int, judged_us: int) -> Stats:
         """Return the counts at `now`. Leases that end at `judged_us` or before have ended."""
+        new, tried, in_progress, last_attempts, completed, dead, cancelled = self.counts
         after_now = (now + 1, -1)
         scheduled = spent = 0
         if self.scheduled is not None:
@@ -81,28 +95,11 @@ class Tally:
         if self.last_attempts is not None:
             spent = self.last_attempts.count_below((judged_us + 1, -1))
         return Stats(
-            pending=self.queued - self.tried - scheduled,
+            pending=new - scheduled,
             scheduled=scheduled,
-            failed=self.tried,
-            processing=self.in_progress - spent,
-            completed=self.completed,
-            dead=self.dead + spent,
-            cancelled=self.cancelled,
+            failed=tried,
+            processing=in_progress + last_attempts - spent,
+            completed=completed,
+            dead=dead + spent,
+            cancelled=cancelled,
         )
-
-    def _count(self, job: Job, step: int) -> None:
-        status = job.status
-        if status is JobStatus.QUEUED:
-            self.queued += step
-            if job.attempts:
-                self.tried += step
-            if is_mismatched(job):
-                self.mismatched += step
-        elif status is JobStatus.IN_PROGRESS:
-            self.in_progress += step
-        elif status is JobStatus.COMPLETED:
-            self.completed += step
-        elif status is JobStatus.DEAD:
-            self.dead += step
-        else:
-            self.cancelled += step

@@ -7,7 +7,7 @@ result from the state after these events. To refuse the operation, it raises a `
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -78,7 +78,7 @@ class Leased(msgspec.Struct, frozen=True, gc=False):
     next_in_us: int | None
 
 
-class Decision(NamedTuple):
+class Decision(msgspec.Struct, gc=False):
     events: list[Event]
     answer: Answer
 
@@ -177,7 +177,7 @@ def _dequeue(state: State, operation: Dequeue, now: int) -> Decision:
     if not picked.jobs:
         next_in = LOOK_US if picked.is_held else _next_in(state, operation, now)
         return Decision(events, lambda _: Leased([], next_in))
-    ids = tuple(job.id for job in picked.jobs)
+    ids = tuple([job.id for job in picked.jobs])
     events.append(
         Claimed(
             ids,

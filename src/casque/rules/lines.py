@@ -1,7 +1,7 @@
 """Lines: the jobs of one queue and one entrypoint, and the rotation in which lines take turns.
 
-A line can return the earliest instant at which one of its jobs is due. The cost grows with the
-number of distinct priorities, not of jobs. The rotation returns the due lines in the order of their
+A line keeps the earliest instant at which one of its jobs is due. The cost grows with the number of
+distinct priorities, not of jobs. The rotation returns the due lines in the order of their
 `turn`: the line that was served longest ago comes first. So a line with a million jobs delays the
 only job of another line by one visit.
 """
@@ -35,11 +35,22 @@ P = TypeVar("P", InRing, Waiting)
 class Line:
     """The jobs of one queue and entrypoint that are claimable now or later, by priority."""
 
-    __slots__ = ("entrypoint", "lost_due", "priorities", "queue", "ranks", "turn", "visit_us")
+    __slots__ = (
+        "earliest_us",
+        "entrypoint",
+        "key",
+        "lost_due",
+        "priorities",
+        "queue",
+        "ranks",
+        "turn",
+        "visit_us",
+    )
 
     def __init__(self, queue: str, entrypoint: str) -> None:
         self.queue = queue
         self.entrypoint = entrypoint
+        self.key = (queue, entrypoint)
         self.turn = 0
         """The line that was served last has the highest turn; 0 while the line is being made."""
         self.visit_us: int | None = None
@@ -47,6 +58,8 @@ class Line:
         was due at the last check."""
         self.lost_due = False
         """True if a due job has left the line since that check."""
+        self.earliest_us: int | None = None
+        """When the first job is due; None if there are no jobs."""
         self.priorities: list[int] = []
         self.ranks: dict[int, SortedKeys[Due]] = {}
 
@@ -56,24 +69,26 @@ class Line:
             rank = self.ranks[priority] = SortedKeys()
             insort(self.priorities, priority)
         rank.add(due)
+        if self.earliest_us is None or due[0] < self.earliest_us:
+            self.earliest_us = due[0]
 
     def discard(self, priority: int, due: Due) -> None:
-        rank = self.ranks[priority]
+        ranks = self.ranks
+        rank = ranks[priority]
         rank.discard(due)
         if not rank:
-            del self.ranks[priority]
+            del ranks[priority]
             del self.priorities[bisect_left(self.priorities, priority)]
-
-    def earliest(self) -> int | None:
-        """When the first job is due; None if there are no jobs."""
-        ranks = self.ranks
-        if len(ranks) == 1:
-            return ranks[self.priorities[0]].first[0]
-        return min((rank.first[0] for rank in ranks.values()), default=None)
+        if due[0] != self.earliest_us:
+            return
+        if len(ranks) == 1:  # almost every line
+            self.earliest_us = ranks[self.priorities[0]].first[0]
+        else:
+            self.earliest_us = min((one.first[0] for one in ranks.values()), default=None)
 
     def visit_at(self, now: int) -> int | None:
         """Return when the line becomes due; None if it is due now, or empty."""
-        earliest = self.earliest()
+        earliest = self.earliest_us
         return None if earliest is None or earliest <= now else earliest
 
     def ids(self) -> Iterator[str]:
@@ -109,7 +124,7 @@ class _Places(Generic[P]):
         if entrypoints is None:
             return iter(self.all)
         wanted = [self.own[name] for name in entrypoints if name in self.own]
-        return iter(wanted[0]) if len(wanted) == 1 else merge(*wanted)
+        return merge(*wanted) if len(wanted) > 1 else iter(wanted[0] if wanted else ())
 
 
 class Rotation:
@@ -157,8 +172,9 @@ class Rotation:
 
         If very many lines become due together, only the first of them are sorted by turn.
         """
+        if not self._waiting.all or self._waiting.all.first[0] > now:
+            return self.ring(entrypoints)
         waiting = takewhile(lambda place: place[0] <= now, self._waiting.of(entrypoints))
         names = (place[1:] for place in waiting)
         some = sorted(islice(names, LOOK + limit))
-        ring = self.ring(entrypoints)
-        return chain(merge(ring, some), names) if some else ring
+        return chain(merge(self.ring(entrypoints), some), names)

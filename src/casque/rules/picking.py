@@ -7,7 +7,7 @@ if its first job is not due. So a million future jobs with a better priority cos
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from heapq import heapify, heappop, heapreplace
 from itertools import chain
 
@@ -44,20 +44,48 @@ def pick(
     `judged_us` is the time that decides whether leases have ended.
     """
     picked = Pick([], [], [], [])
-    for name in _due_queues(state, entrypoints, queue, limit, now, early=picked.early):
+    if queue is not None:
+        if queue in state.queues and not state.is_paused(queue):
+            lines = _due_lines(state, queue, entrypoints, now)
+            _pick_from(state, lines, picked, now, limit=limit, judged_us=judged_us)
+        return picked
+    seen: set[str] = set()
+    for _, name, entrypoint in state.rotation.due(entrypoints, now, limit):
+        state.touched += 1
+        if name in seen:
+            continue
+        line = state.queues[name].lines[entrypoint]
+        if line.visit_at(now) is not None:
+            picked.early.append(line)
+            continue
+        seen.add(name)
         lines = _due_lines(state, name, entrypoints, now)
-        picked.visited.extend((line.queue, line.entrypoint) for line in lines)
-        for job in _merged(state, lines, now):
+        if _pick_from(state, lines, picked, now, limit=limit, judged_us=judged_us):
+            break
+    return picked
+
+
+def _pick_from(
+    state: State, lines: list[Line], picked: Pick, now: int, *, limit: int, judged_us: int
+) -> bool:
+    """Pick jobs from the due lines of one queue. Returns True once `limit` jobs are picked."""
+    picked.visited.extend([line.key for line in lines])
+    for due_us, _, job_id in _merged(state, lines, now):
+        state.touched += 1
+        if due_us > now:
+            break
+        job = state.jobs[job_id]
+        if job.lease_until_us is not None:
             if _is_held(state, job, now, judged_us):
                 picked.is_held = True
                 continue
             if job.is_spent(judged_us):
                 picked.spent.append(job)
                 continue
-            picked.jobs.append(job)
-            if len(picked.jobs) == limit:
-                return picked
-    return picked
+        picked.jobs.append(job)
+        if len(picked.jobs) == limit:
+            return True
+    return False
 
 
 def pick_one(state: State, job_id: str, now: int, judged_us: int) -> Pick:
@@ -106,44 +134,17 @@ def next_due(state: State, entrypoints: Collection[str] | None, queue: str | Non
     if queue is None:
         lines = (state.queues[name].lines[own] for _, name, own in state.rotation.ring(entrypoints))
         first = state.rotation.first_waiting(entrypoints)
-        instants = chain((line.earliest() for line in lines), (first,))
+        instants = chain((line.earliest_us for line in lines), (first,))
     elif queue not in state.queues or state.is_paused(queue):
         return None
     else:
         asked = state.queues[queue].lines.values()
         instants = chain(
-            line.earliest()
+            line.earliest_us
             for line in asked
             if entrypoints is None or line.entrypoint in entrypoints
         )
     return min((due for due in instants if due is not None), default=None)
-
-
-def _due_queues(
-    state: State,
-    entrypoints: Collection[str] | None,
-    queue: str | None,
-    limit: int,
-    now: int,
-    *,
-    early: list[Line],
-) -> Iterator[str]:
-    """Yield `queue`; or the queues with a due line, by turn. Lines not due go to `early`."""
-    if queue is not None:
-        if queue in state.queues and not state.is_paused(queue):
-            yield queue
-        return
-    seen: set[str] = set()
-    for _, name, entrypoint in state.rotation.due(entrypoints, now, limit):
-        state.touched += 1
-        if name in seen:
-            continue
-        line = state.queues[name].lines[entrypoint]
-        if line.visit_at(now) is None:
-            seen.add(name)
-            yield name
-        else:
-            early.append(line)
 
 
 def _due_lines(
@@ -159,22 +160,29 @@ def _due_lines(
     return [line for line in asked if line.visit_at(now) is None]
 
 
-def _merged(state: State, lines: list[Line], now: int) -> Iterator[Job]:
-    heads: list[tuple[int, int, int, str, Iterator[Due]]] = []
+def _merged(state: State, lines: list[Line], now: int) -> Iterable[Due]:
+    """Return the jobs of the lines of one queue in order; at least those that are due."""
+    if len(lines) == 1 and len(lines[0].priorities) == 1:
+        [rank] = lines[0].ranks.values()
+        return rank
+    return _merged_ranks(state, lines, now)
+
+
+def _merged_ranks(state: State, lines: list[Line], now: int) -> Iterator[Due]:
+    heads: list[tuple[int, Due, Iterator[Due]]] = []
     for line in lines:
         for priority in line.priorities:
             rank = iter(line.ranks[priority])
-            due_us, seq, job_id = next(rank)
+            first = next(rank)
             state.touched += 1
-            if due_us <= now:
-                heads.append((priority, due_us, seq, job_id, rank))
+            if first[0] <= now:
+                heads.append((priority, first, rank))
     heapify(heads)
     while heads:
-        priority, _, _, job_id, rank = heads[0]
-        yield state.jobs[job_id]
-        state.touched += 1
+        priority, due, rank = heads[0]
+        yield due
         following = next(rank, None)
         if following is not None and following[0] <= now:
-            heapreplace(heads, (priority, *following, rank))
+            heapreplace(heads, (priority, following, rank))
         else:
             heappop(heads)

@@ -15,7 +15,7 @@ import msgspec
 
 from casque.job import Job, JobStatus, Stats
 from casque.record import PAUSE, Record
-from casque.rules.counts import Tally
+from casque.rules.counts import Tally, counted_state
 from casque.rules.lines import Line, Rotation
 from casque.rules.operations import BatchStamp
 from casque.rules.sorted_keys import SortedKeys
@@ -62,15 +62,16 @@ class _Undo:
 
     def __init__(self, state: State) -> None:
         self.counters = (state.version, state.token, state.seq, state.turn, state.time_us)
-        self.jobs: list[tuple[str, Job | None]] = []
+        self.jobs: dict[str, Job | None] = {}
+        """Each changed job as it was before; None for a new job."""
         self.records: list[tuple[RecordKey, Record | None]] = []
         self.writers: list[tuple[str, WriterRow | None]] = []
         self.lines: dict[LineKey, int | None] = {}
         """Each touched line's first turn; None if there was no such line."""
 
 
-def _take_back(things: dict[K, V], changes: list[tuple[K, V | None]]) -> None:
-    for key, old in reversed(changes):
+def _take_back(things: dict[K, V], changes: Iterable[tuple[K, V | None]]) -> None:
+    for key, old in changes:
         if old is None:
             things.pop(key, None)
         else:
@@ -195,10 +196,7 @@ class State:
 
     def changed_jobs(self) -> dict[str, Job | None]:
         """Return the jobs changed since `begin`, as they were before; None for a new job."""
-        before: dict[str, Job | None] = {}
-        for job_id, old in self._undo.jobs:
-            before.setdefault(job_id, old)
-        return before
+        return dict(self._undo.jobs)
 
     def changed_records(self) -> dict[RecordKey, Record | None]:
         """Return the records changed since `begin`, as they are now; None for a deleted one."""
@@ -209,8 +207,8 @@ class State:
         undo, self.is_whole = self._undo, False
         # First: restored jobs are counted as of that time, for example as not yet due.
         self.version, self.token, self.seq, self.turn, self.time_us = undo.counters
-        for job_id, old_job in reversed(undo.jobs):
-            self._swap(job_id, old_job)
+        for job_id, old_job in undo.jobs.items():
+            self._swap(job_id, self.jobs.get(job_id), old_job)
         for key, old_record in reversed(undo.records):
             self._swap_record(key, old_record)
         for name, row in reversed(undo.writers):
@@ -236,11 +234,11 @@ class State:
         """
         undo = self._undo
         jobs, records, writers = dict(self.jobs), dict(self.records), dict(self.writers)
-        turns = {(line.queue, line.entrypoint): line.turn for line in self.lines()}
+        turns = {line.key: line.turn for line in self.lines()}
         turns |= {key: turn for key, turn in undo.lines.items() if turn is not None}
-        _take_back(jobs, undo.jobs)
-        _take_back(records, undo.records)
-        _take_back(writers, undo.writers)
+        _take_back(jobs, undo.jobs.items())
+        _take_back(records, reversed(undo.records))
+        _take_back(writers, reversed(undo.writers))
         new = State()
         new.identity = self.identity
         new.version, new.token, new.seq, new.turn, new.time_us = undo.counters
@@ -261,29 +259,24 @@ class State:
     # -- changing: jobs --------------------------------------------------------
 
     def put(self, job: Job) -> None:
-        self._undo.jobs.append((job.id, self.jobs.get(job.id)))
-        self._swap(job.id, job)
+        old = self.jobs.get(job.id)
+        self._undo.jobs.setdefault(job.id, old)
+        self._swap(job.id, old, job)
 
     def remove(self, job_id: str) -> None:
         old = self.jobs.get(job_id)
         if old is not None:
-            self._undo.jobs.append((job_id, old))
-            self._swap(job_id, None)
+            self._undo.jobs.setdefault(job_id, old)
+            self._swap(job_id, old, None)
 
     def settle(self, served: tuple[LineKey, ...] = ()) -> None:
         """Reposition the lines of the changed jobs; `served` lines take the last turns."""
         now, changed = self.time_us, self._changed
-        for key in served:
-            line = self._line(*key)
-            if line is not None:
-                changed[key] = line
-                # A line can have its turn without losing a job: then it is not in the undo list.
-                self._undo.lines.setdefault(key, line.turn)
-        for key in (*served, *changed):
-            line = changed.pop(key, None)
-            if line is None:
-                continue
-            earliest = line.earliest()
+        if served:
+            changed = self._with_served(served)
+        self._changed = {}
+        for key, line in changed.items():
+            earliest = line.earliest_us
             if earliest is None:
                 self._drop_line(line)
                 continue
@@ -295,10 +288,18 @@ class State:
             is_known = line.turn and line.visit_us is None and not line.lost_due
             self._place(line, turn, None if is_known or earliest <= now else earliest)
 
+    def _with_served(self, served: tuple[LineKey, ...]) -> dict[LineKey, Line]:
+        """Return the served lines, in order, and then the other changed lines."""
+        lines = {key: line for key in served if (line := self._line(*key)) is not None}
+        for key, line in lines.items():
+            # A line can have its turn without losing a job: then it is not in the undo list.
+            self._undo.lines.setdefault(key, line.turn)
+        return lines | self._changed
+
     def put_right(self, lines: Iterable[Line]) -> None:
         """Move lines that are not due yet from the ring to the waiting index."""
         for line in lines:
-            self._place(line, line.turn, line.earliest())
+            self._place(line, line.turn, line.earliest_us)
 
     def restore_line(self, queue: str, entrypoint: str, turn: int) -> None:
         """Set the turn of a line from a stored state."""
@@ -325,26 +326,25 @@ class State:
 
     # -- indexes ---------------------------------------------------------------
 
-    def _swap(self, job_id: str, new: Job | None) -> None:
-        old = self.jobs.get(job_id)
+    def _swap(self, job_id: str, old: Job | None, new: Job | None) -> None:
         if old is not None:
             self._unindex(old)
-        if new is None:
-            del self.jobs[job_id]
-            assert old is not None
-            index = self.queues[old.queue]
-            if not index.tally.total and not index.lines:
-                del self.queues[old.queue]
-        else:
+        if new is not None:
             self.jobs[job_id] = new
             self._index(new)
+        elif old is not None:
+            del self.jobs[job_id]
+            index = self.queues[old.queue]
+            if not index.lines and not index.tally.total:
+                del self.queues[old.queue]
 
     def _index(self, job: Job) -> None:
         index = self.queues.get(job.queue)
         if index is None:
             index = self.queues[job.queue] = QueueIndex()
-        index.tally.add(job, self.time_us)
-        self.tally.add(job, self.time_us)
+        state = counted_state(job)
+        index.tally.add(state, job, self.time_us)
+        self.tally.add(state, job, self.time_us)
         due_us = job.due_us
         if due_us is None:
             expires = _NEVER if job.expires_us is None else job.expires_us
@@ -353,7 +353,7 @@ class State:
         line = index.lines.get(job.entrypoint)
         if line is None:
             line = index.lines[job.entrypoint] = Line(job.queue, job.entrypoint)
-            self._undo.lines.setdefault((job.queue, job.entrypoint), None)
+            self._undo.lines.setdefault(line.key, None)
         line.add(job.priority, (due_us, job.seq, job.id))
         self._touch(line)
         if job.status is JobStatus.IN_PROGRESS:
@@ -361,8 +361,9 @@ class State:
 
     def _unindex(self, job: Job) -> None:
         index = self.queues[job.queue]
-        index.tally.discard(job)
-        self.tally.discard(job)
+        state = counted_state(job)
+        index.tally.discard(state, job)
+        self.tally.discard(state, job)
         due_us = job.due_us
         if due_us is None:
             expires = _NEVER if job.expires_us is None else job.expires_us
@@ -376,9 +377,8 @@ class State:
             del self.in_progress[job.id]
 
     def _touch(self, line: Line) -> None:
-        key = (line.queue, line.entrypoint)
-        self._changed[key] = line
-        self._undo.lines.setdefault(key, line.turn)
+        self._changed[line.key] = line
+        self._undo.lines.setdefault(line.key, line.turn)
 
     def _line(self, queue: str, entrypoint: str) -> Line | None:
         index = self.queues.get(queue)

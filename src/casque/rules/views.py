@@ -175,7 +175,7 @@ def next_run(state: State, queue: str) -> int | None:
     """When the first job of a queue is due, even if the queue is paused."""
     index = state.queues.get(queue)
     lines = index.lines.values() if index else ()
-    return min((due for line in lines if (due := line.earliest()) is not None), default=None)
+    return min((due for line in lines if (due := line.earliest_us) is not None), default=None)
 
 
 def picture(state: State, now: int) -> QueueState:

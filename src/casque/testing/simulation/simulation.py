@@ -386,8 +386,7 @@ class Simulation:
             self._start(process, work_off(actor, self._is_empty))
 
     def _is_empty(self) -> bool:
-        tally = self.replay.state.tally
-        return not tally.queued and not tally.in_progress and not self.network.has_late()
+        return not self.replay.state.tally.unfinished and not self.network.has_late()
 
     def _is_worked_off(self) -> bool:
         return not self._busy
