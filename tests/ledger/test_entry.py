@@ -142,6 +142,20 @@ def test_every_event_comes_back_as_it_was() -> None:
     assert {type(event) for event in entry.events} == set(Event.__args__)
 
 
+def test_decoded_jobs_share_their_names_and_times() -> None:
+    added = new(ID, queue="tenant/7", run_us=TIME)
+    inserted = Inserted((added.job,), token=1)
+    entry = ENTRY._replace(events=[added, inserted])
+    jobs: list[Job] = []
+    for event in [*decode(encode(entry), "x").events, *decode(encode(entry), "y").events]:
+        jobs += event.jobs if isinstance(event, Inserted) else ()
+        if isinstance(event, Added):
+            jobs.append(event.job)
+            assert event.job.run_us is event.job.created_us
+    assert len(jobs) == 4
+    assert len({id(job.queue) for job in jobs}) == len({id(job.entrypoint) for job in jobs}) == 1
+
+
 def test_entries_of_earlier_versions_are_read_and_written_the_same() -> None:
     golden = GOLDEN.read_bytes()
     assert decode(golden, "x") == ENTRY

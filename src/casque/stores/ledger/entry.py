@@ -9,6 +9,7 @@ the format.
 from __future__ import annotations
 
 from collections.abc import Callable
+from sys import intern
 from typing import Any, NamedTuple, cast
 
 import msgspec
@@ -247,14 +248,14 @@ def _from_stored(stored: _Stored, time: int) -> Event:
     if isinstance(stored, _Added):
         job = Job(
             id=unpacked(stored.id),
-            queue=stored.queue,
-            entrypoint=stored.entrypoint,
+            queue=intern(stored.queue),  # one object for all jobs of a queue
+            entrypoint=intern(stored.entrypoint),
             payload=stored.payload,
             priority=stored.priority,
             max_attempts=stored.max_attempts,
             created_us=time,
             updated_us=time,
-            run_us=time + stored.run_in_us,
+            run_us=time + stored.run_in_us if stored.run_in_us else time,
             retain_us=stored.retain_us,
             timeout_us=stored.timeout_us,
             depth=stored.depth,
@@ -265,7 +266,7 @@ def _from_stored(stored: _Stored, time: int) -> Event:
     if isinstance(stored, _Claimed):
         ids = tuple(map(unpacked, stored.ids))
         until = time + stored.lease_us
-        return Claimed(ids, stored.worker, stored.first_token, until, stored.served)
+        return Claimed(ids, intern(stored.worker), stored.first_token, until, stored.served)
     if isinstance(stored, _Removed):
         return Removed(tuple(map(unpacked, stored.ids)))
     if isinstance(stored, _Inserted):

@@ -60,8 +60,11 @@ def to_stored(job: Job) -> StoredJob:
 
 def from_stored(stored: StoredJob) -> Job:
     values = dict(zip(_FIELDS, _values_of(stored), strict=True))
-    # A million jobs share few names.
+    # One object for all jobs of a queue, and for equal times of a job.
     values["queue"], values["entrypoint"] = intern(stored.queue), intern(stored.entrypoint)
+    for name in ("run_us", "updated_us"):
+        if values[name] == stored.created_us:
+            values[name] = stored.created_us
     return Job(id=unpacked(stored.id), **values)
 
 
