@@ -71,8 +71,8 @@ class Manifest(msgspec.Struct, frozen=True, array_like=True):
     time_us: int
     """The time of that entry."""
     counters: Counters
-    jobs: dict[str, int]
-    """How many jobs have each status."""
+    counts: list[int]
+    """How many jobs are in each state: see `casque.rules.counts`."""
     writer: str
     """Identifies the process that wrote the snapshot."""
     parts: list[Part]
@@ -110,7 +110,7 @@ class Frozen(NamedTuple):
     entry_digest: bytes
     time_us: int
     counters: Counters
-    by_status: dict[str, int]
+    counts: list[int]
     jobs: list[Job]
     lines: list[_Line]
     writers: list[tuple[str, WriterRow]]
@@ -118,20 +118,12 @@ class Frozen(NamedTuple):
 
     @classmethod
     def of(cls, state: State, number: int, entry_digest: bytes) -> Frozen:
-        tally = state.tally
-        by_status = {
-            "queued": tally.queued,
-            "in_progress": tally.in_progress,
-            "completed": tally.completed,
-            "dead": tally.dead,
-            "cancelled": tally.cancelled,
-        }
         return cls(
             number,
             entry_digest,
             state.time_us,
             Counters.of(state),
-            by_status,
+            list(state.tally.counts),
             list(state.jobs.values()),
             [_Line(line.queue, line.entrypoint, line.turn) for line in state.lines()],
             list(state.writers.items()),
@@ -144,7 +136,7 @@ class Frozen(NamedTuple):
             self.entry_digest,
             self.time_us,
             self.counters,
-            self.by_status,
+            self.counts,
             writer,
             parts,
         )
