@@ -49,7 +49,7 @@ class LastAnswers:
     def keep_stored(
         self,
         batches: Sequence[Batch],
-        outcomes: Sequence[list[Any]],
+        outcomes: Sequence[list[Any] | None],
         stamps: Iterable[BatchStamp],
         decided_us: int,
     ) -> None:

@@ -10,6 +10,8 @@ from collections.abc import Awaitable, Callable
 
 from casque.buckets.port import PAGE, Listed
 from casque.errors import CorruptError
+from casque.stores.ledger.apart_payload import FOLDER as PAYLOADS
+from casque.stores.ledger.apart_payload import ApartPayload, is_payload
 from casque.stores.ledger.bucket_requests import BucketRequests
 from casque.stores.ledger.entry import FIRST
 from casque.stores.ledger.framing import digest_of
@@ -35,23 +37,34 @@ _AT_ONCE = 32
 
 Pause = Callable[[], Awaitable[None]]
 CountersOf = Callable[[int], Counters | None]
+Payloads = Callable[[], Awaitable[set[ApartPayload]]]
+"""Reads the log to its end, and returns the payloads that its jobs refer to."""
 
 
 class Deletion:
     """Deletes what one ledger no longer needs."""
 
-    def __init__(self, requests: BucketRequests, writer: str, pause: Pause) -> None:
+    def __init__(
+        self, requests: BucketRequests, writer: str, payloads: Payloads, pause: Pause
+    ) -> None:
         self._requests = requests
         self._writer = writer
+        self._payloads = payloads
         self._pause = pause
         self._verified: set[int] = set()
+        self._listed = ""
+        """The key after which the payloads are listed next."""
 
-    async def shorten(self, counters_of: CountersOf) -> None:
-        """Delete the entries that an old enough snapshot replaces, and older snapshots."""
+    async def work(self, counters_of: CountersOf) -> None:
+        """Delete what an old enough snapshot replaces, and what was left behind."""
+        now = await bucket_stamp(self._requests, self._watch())
+        await self._shorten(now, counters_of)
+        await self._delete_left_payloads(now)
+
+    async def _shorten(self, now: int, counters_of: CountersOf) -> None:
         listed = await snapshots_after(self._requests, 0, self._watch())
         if not listed:
             return
-        now = await bucket_stamp(self._requests, self._watch())
         age = self._requests.bucket.upkeep.deletion_age_us + _ROUNDING_US
         old = [one for one in listed if now - one.modified_us > age]
         snapshot = await self._newest_whole(old, listed, now, counters_of)
@@ -140,6 +153,20 @@ class Deletion:
             if left:
                 left -= await self._named_folders()
             await self._delete([one.key for one in page if folder_in(one.key) in left])
+
+    async def _delete_left_payloads(self, now: int) -> None:
+        """Delete the payloads that no job refers to, if they are so old that none will.
+
+        Looks at one page of the list each time.
+        """
+        page = await self._requests.list(PAYLOADS, self._listed, self._watch())
+        self._listed = page[-1].key if len(page) == PAGE else ""
+        oldest = now - self._requests.bucket.upkeep.orphan_age_us - _ROUNDING_US
+        old = [one.key for one in page if one.modified_us < oldest and is_payload(one.key)]
+        if old:
+            # Read after the list: a commit that is not in the log by now comes too late.
+            kept = {payload.key for payload in await self._payloads()}
+            await self._delete([key for key in old if key not in kept])
 
     async def _named_folders(self) -> set[str | None]:
         named: set[str | None] = set()

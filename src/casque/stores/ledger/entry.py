@@ -36,6 +36,11 @@ from casque.rules.operations import (
     Requeued,
     Retried,
 )
+from casque.stores.ledger.apart_payload import (
+    StoredReference,
+    from_stored_payload,
+    to_stored_payload,
+)
 from casque.stores.ledger.framing import NO_DIGEST, Kind, seal, unreadable, unseal
 from casque.stores.ledger.stored_job import StoredJob, from_stored, packed, to_stored, unpacked
 
@@ -81,7 +86,7 @@ class _Added(msgspec.Struct, frozen=True, tag=1, array_like=True, gc=False):
     id: bytes
     queue: str
     entrypoint: str
-    payload: bytes
+    payload: bytes | StoredReference
     priority: int
     max_attempts: int
     run_in_us: int = 0
@@ -156,7 +161,7 @@ class _Body(msgspec.Struct, array_like=True):
     guest: tuple[bytes, int] | None = None
 
 
-_encode = msgspec.msgpack.Encoder().encode
+_encode = msgspec.msgpack.Encoder(enc_hook=to_stored_payload).encode
 _decoder = msgspec.msgpack.Decoder(_Body)
 
 
@@ -250,7 +255,7 @@ def _from_stored(stored: _Stored, time: int) -> Event:
             id=unpacked(stored.id),
             queue=intern(stored.queue),  # one object for all jobs of a queue
             entrypoint=intern(stored.entrypoint),
-            payload=stored.payload,
+            payload=from_stored_payload(stored.payload),
             priority=stored.priority,
             max_attempts=stored.max_attempts,
             created_us=time,

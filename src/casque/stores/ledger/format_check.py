@@ -14,6 +14,7 @@ import msgspec
 from casque.buckets.port import Found
 from casque.errors import CorruptError
 from casque.stores.creation import report_created
+from casque.stores.ledger.apart_payload import is_payload
 from casque.stores.ledger.bucket_requests import BucketRequests
 from casque.stores.ledger.bucket_time import BucketTime
 from casque.stores.ledger.ledger_bucket import MARKER, PROBES, Mark, Upkeep, is_identity, split_key
@@ -33,7 +34,9 @@ _PROBE = re.compile(PROBES + r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.AS
 def _is_ours(key: str) -> bool:
     identity, rest = split_key(key)
     if identity:
-        return any(check(rest) for check in (number_in, is_word, is_presence, is_snapshot))
+        return any(
+            check(rest) for check in (number_in, is_word, is_presence, is_snapshot, is_payload)
+        )
     return key == MARKER or bool(_PROBE.fullmatch(key))
 
 

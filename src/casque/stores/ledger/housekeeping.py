@@ -11,7 +11,7 @@ from contextlib import AbstractAsyncContextManager
 
 from casque.errors import CasqueError
 from casque.stores.ledger.bucket_requests import BucketRequests
-from casque.stores.ledger.deletion import Deletion
+from casque.stores.ledger.deletion import Deletion, Payloads
 from casque.stores.ledger.replica import Replica
 from casque.stores.ledger.snapshot import Counters, Frozen
 from casque.stores.ledger.snapshot_listing import snapshots_after
@@ -38,7 +38,9 @@ class Housekeeping:
         requests: BucketRequests,
         background: Background,
         lock: AbstractAsyncContextManager[None],
+        *,
         replica: Callable[[], Replica | None],
+        payloads: Payloads,
     ) -> None:
         self.background = background
         self._requests = requests
@@ -46,7 +48,7 @@ class Housekeeping:
         self._replica = replica
         """Returns the store's replica, if it was read to the end of the log."""
         self._writer = requests.clock.new_id()
-        self._deletion = Deletion(requests, self._writer, self.background.pause)
+        self._deletion = Deletion(requests, self._writer, payloads, self.background.pause)
         self._looked = Stopwatch(requests.clock)
         self._jitter = requests.clock.random()
 
@@ -88,7 +90,7 @@ class Housekeeping:
         self.background.start(run)
 
     async def _look(self) -> None:
-        await self._deletion.shorten(self._counters_of)
+        await self._deletion.work(self._counters_of)
 
     async def _take_snapshot(self) -> None:
         replica = self._replica()

@@ -8,9 +8,12 @@ from typing import Any, NamedTuple
 from casque.rules.operations import Batch, BatchStamp
 from casque.rules.state import WRITER_MEMORY_US, State
 from casque.stores.last_answers import LastAnswers
+from casque.stores.ledger.apart_payload import ApartPayload
 from casque.stores.ledger.entry import Guest
 from casque.stores.ledger.pacing import Pacing
+from casque.stores.ledger.payload_objects import PayloadObjects
 from casque.stores.port import Answer
+from casque.system.clock import Stopwatch
 
 
 class Sent(NamedTuple):
@@ -24,6 +27,10 @@ class Sent(NamedTuple):
     decided_us: int
     guest: Guest | None
     rings: bool
+    freed: Sequence[ApartPayload] = ()
+    """Payloads that no job refers to any more once this commit is stored."""
+    put: Stopwatch | None = None
+    """The time since its large payloads were stored."""
 
     def answers(self) -> dict[str, list[Any]]:
         """Return the outcomes by writer."""
@@ -34,9 +41,10 @@ class Sent(NamedTuple):
 class SentCommits:
     """The commits whose outcome is unknown, by writer."""
 
-    def __init__(self, pacing: Pacing) -> None:
+    def __init__(self, pacing: Pacing, payloads: PayloadObjects) -> None:
         self.answers = LastAnswers()
         self._pacing = pacing
+        self._payloads = payloads
         self._unsettled: dict[str, Sent] = {}
 
     def of(self, batches: Iterable[Batch]) -> Sent | None:
@@ -75,7 +83,11 @@ class SentCommits:
     def stored(self, sent: Sent) -> None:
         """Note that the commit is stored. A repeated call gets the same answer."""
         self.forget(sent)
-        self.answers.keep_stored(sent.batches, sent.outcomes, sent.stamps, sent.decided_us)
+        outcomes: Sequence[list[Any] | None] = sent.outcomes
+        if self._payloads.may_be_gone(sent.put):  # the commit is stored; its jobs may not run
+            outcomes = [None] * len(outcomes)
+        self.answers.keep_stored(sent.batches, outcomes, sent.stamps, sent.decided_us)
+        self._payloads.delete(sent.freed)
         self._pacing.wrote(sent.stamps[0].writer, sent.number)
 
     def settle(self, number: int, content: bytes) -> None:

@@ -16,6 +16,7 @@ import msgspec
 from casque.job import Job
 from casque.record import Record
 from casque.rules.state import State, WriterRow
+from casque.stores.ledger.apart_payload import to_stored_payload
 from casque.stores.ledger.framing import Kind, digest_of, seal, unreadable, unseal
 from casque.stores.ledger.stored_job import StoredJob, from_stored, packed, to_stored, unpacked
 
@@ -98,7 +99,7 @@ class _Slice(msgspec.Struct, array_like=True, omit_defaults=True):
     records: Sequence[Record] = ()
 
 
-_encode = msgspec.msgpack.Encoder().encode
+_encode = msgspec.msgpack.Encoder(enc_hook=to_stored_payload).encode
 _decode_slice = msgspec.msgpack.Decoder(_Slice).decode
 _decode_manifest = msgspec.msgpack.Decoder(Manifest).decode
 

@@ -7,8 +7,8 @@ again. docs/design/ledger.md explains why nothing is lost or doubled.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import repeat
 from typing import Any, TypeVar, cast
@@ -17,10 +17,12 @@ from msgspec.structs import replace
 
 from casque.buckets.port import Bucket
 from casque.errors import StorageError
+from casque.job import Job
 from casque.record import EPHEMERAL, Record
-from casque.rules.operations import Batch, Enqueue
-from casque.rules.state import State
+from casque.rules.operations import Batch, Enqueue, Fail
+from casque.rules.state import QueueState, State
 from casque.rules.transaction import transact
+from casque.rules.views import JobFilter
 from casque.stores.conflicts import check_conflicts
 from casque.stores.creation import Report
 from casque.stores.last_answers import check_writers
@@ -32,6 +34,14 @@ from casque.stores.ledger.ledger_bucket import LedgerBucket, Upkeep
 from casque.stores.ledger.log import Log, MissingEntryError
 from casque.stores.ledger.log_reader import LogReader
 from casque.stores.ledger.pacing import Pacing
+from casque.stores.ledger.payload_objects import (
+    PayloadObjects,
+    Prepared,
+    apart_in,
+    freed_by,
+    payload_missing,
+    warn_missing,
+)
 from casque.stores.ledger.presence import Presence, is_ephemeral
 from casque.stores.ledger.replica import Replica
 from casque.stores.ledger.replica_lock import new_lock
@@ -71,7 +81,8 @@ class LedgerStore(StateReads):
         self._listeners = Listeners()
         self._pacing = Pacing(self._requests, self._time)
         self._presence = Presence(self._requests)
-        self._sent = SentCommits(self._pacing)
+        self._payloads = PayloadObjects(self._requests)
+        self._sent = SentCommits(self._pacing, self._payloads)
         self._reader = LogReader(
             self._requests,
             self._log,
@@ -82,7 +93,11 @@ class LedgerStore(StateReads):
         )
         background = ThreadBackground() if bucket.blocking else TaskBackground()
         self.housekeeping = Housekeeping(
-            self._requests, background, self._lock, lambda: self._reader.current
+            self._requests,
+            background,
+            self._lock,
+            replica=lambda: self._reader.current,
+            payloads=lambda: self._read(lambda state, _: apart_in(state)),
         )
 
     def try_out(self) -> None:
@@ -138,12 +153,37 @@ class LedgerStore(StateReads):
     async def _commit_lasting(
         self, batches: Sequence[Batch], max_conflicts: int | None
     ) -> list[Answer]:
+        """Commit batches, with their large payloads as objects of their own."""
+        prepared = self._payloads.prepared(batches) or await self._put_payloads(batches)
+        answers = await self._commit_prepared(prepared, max_conflicts)
+        filled, missing = await self._payloads.fill(answers, prepared.contents)
+        if missing:
+            # Its commit reads on first: if a job is gone by now, nothing is changed.
+            ends = [Fail(job.id, job.token, payload_missing(job)) for job in missing]
+            end = Prepared([Batch(self.clock.new_id(), 1, ends)], None, {})
+            with suppress(StorageError):  # the lease ends, and the next claim finds out
+                await self._commit_prepared(end, None)
+        return filled
+
+    async def _put_payloads(self, batches: Sequence[Batch]) -> Prepared:
+        if self._sent.of(batches) is not None or self._sent.answered(batches):
+            return Prepared(batches, None, {})  # a repeated call: they are stored, or in the log
+        called = Stopwatch(self.clock)
+        async with self._lock:
+            await self._reader.enter(self._requests.begin(called), to_write=True)
+        return await self._payloads.put(batches)
+
+    async def _commit_prepared(self, prepared: Prepared, max_conflicts: int | None) -> list[Answer]:
         async def work() -> None:
+            nonlocal prepared
             answers.clear()
-            await self._commit(batches, answers, max_conflicts, watch)
+            if self._payloads.are_old(prepared):
+                prepared = await self._payloads.put_again(prepared)
+            await self._commit(prepared, answers, max_conflicts, watch)
             await self._pacing.got_in()
 
         answers: dict[str, Answer] = {}
+        batches = prepared.batches
         called = Stopwatch(self.clock)
         async with self._lock:
             try:
@@ -162,12 +202,13 @@ class LedgerStore(StateReads):
 
     async def _commit(
         self,
-        batches: Sequence[Batch],
+        prepared: Prepared,
         answers: dict[str, Answer],
         max_conflicts: int | None,
         watch: Stopwatch,
     ) -> None:
         """Add the answer to each batch to `answers`, by its writer."""
+        batches = prepared.batches
         blind = all(map(_can_be_blind, batches))
         replica, is_current = await self._reader.ready(watch, blind=blind, to_write=True)
         if is_current:  # reading a long log takes long, and does not count
@@ -191,7 +232,7 @@ class LedgerStore(StateReads):
                 await self._pacing.wait(
                     replica, losing, partial(self._reader.read_on, replica, watch)
                 )
-                sent = self._decide(replica, todo)
+                sent = self._decide(replica, todo, prepared.put)
             elif sent.number > replica.number + 1:  # the log was truncated before it
                 raise MissingEntryError(replica.number + 1)
             elif sent.number <= replica.number and sent.content:
@@ -206,7 +247,7 @@ class LedgerStore(StateReads):
                 is_current = True
             elif await self._append(replica, sent, watch):
                 is_current = True
-                answers.update(sent.answers())
+                answers.update(sent.answers() | self._sent.answered(sent.batches))
             else:
                 conflicts += 1
 
@@ -216,7 +257,7 @@ class LedgerStore(StateReads):
         answers = {} if state is None else known.recall_all(batches, state, self._time.now)
         return self._sent.answered(batches) | answers
 
-    def _decide(self, replica: Replica, batches: Sequence[Batch]) -> Sent:
+    def _decide(self, replica: Replica, batches: Sequence[Batch], put: Stopwatch | None) -> Sent:
         """Decide the batches on the replica's state."""
         now, state = self._time.now(), replica.deciding()
         state.step = self._time.step
@@ -229,7 +270,10 @@ class LedgerStore(StateReads):
         entry = Entry(replica.number + 1, done.stamps, now, replica.digest, done.events, guest)
         outcomes = _without_places(done.outcomes) if replica.is_blind else done.outcomes
         rings = any(map(makes_claimable, done.events))
-        return Sent(entry.number, encode(entry), batches, outcomes, done.stamps, now, guest, rings)
+        content, freed = encode(entry), freed_by(state)
+        return Sent(
+            entry.number, content, batches, outcomes, done.stamps, now, guest, rings, freed, put
+        )
 
     async def _append(self, replica: Replica, sent: Sent, watch: Stopwatch) -> bool:
         """Store a commit as the next entry; False if another's entry came first and was applied."""
@@ -334,6 +378,39 @@ class LedgerStore(StateReads):
 
         return await self._reader.with_a_second_read(work)
 
+    async def get(self, job_id: str) -> Job | None:
+        read = super().get
+
+        async def look() -> list[Job]:
+            job = await read(job_id)
+            return [] if job is None else [job]
+
+        return next(iter(await self._whole(look)), None)
+
+    async def jobs(self, wanted: JobFilter, *, limit: int, after: int = 0) -> list[Job]:
+        read = super().jobs
+        return await self._whole(lambda: read(wanted, limit=limit, after=after))
+
+    async def peek(
+        self, entrypoints: Collection[str] | None, queue: str | None, limit: int
+    ) -> list[Job]:
+        read = super().peek
+        return await self._whole(lambda: read(entrypoints, queue, limit))
+
+    async def picture(self) -> QueueState:
+        state = await super().picture()
+        jobs, _ = await self._payloads.fill_jobs(state.jobs)
+        return replace(state, jobs=tuple(jobs))
+
+    async def _whole(self, read: Callable[[], Awaitable[list[Job]]]) -> list[Job]:
+        """Read jobs with their payloads. A payload that is missing is shown as empty."""
+        jobs, missing = await self._payloads.fill_jobs(await read())
+        if missing:  # unless a job ended, and its payload was deleted, in between
+            jobs, missing = await self._payloads.fill_jobs(await read())
+        if missing:
+            warn_missing(missing)
+        return jobs
+
     async def records(self, kind: str) -> list[Record]:
         if kind not in EPHEMERAL:
             return await super().records(kind)
@@ -341,6 +418,7 @@ class LedgerStore(StateReads):
 
     async def close(self) -> None:
         await self.housekeeping.background.stop(CLOSE_SECONDS)
+        await self._payloads.finish(CLOSE_SECONDS)
         self._reader.close()
         await self._bucket.close()
 

@@ -9,6 +9,7 @@ from sys import intern
 import msgspec
 
 from casque.job import Attempt, HeaderPairs, Job, JobStatus
+from casque.stores.ledger.apart_payload import StoredReference, from_stored_payload
 
 _is_uuid = re.compile("[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}").fullmatch
 """True for a canonical UUID: neither capitals nor spaces."""
@@ -19,7 +20,7 @@ class StoredJob(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True
 
     id: bytes
     entrypoint: str
-    payload: bytes
+    payload: bytes | StoredReference
     queue: str
     priority: int
     status: JobStatus
@@ -62,6 +63,7 @@ def from_stored(stored: StoredJob) -> Job:
     values = dict(zip(_FIELDS, _values_of(stored), strict=True))
     # One object for all jobs of a queue, and for equal times of a job.
     values["queue"], values["entrypoint"] = intern(stored.queue), intern(stored.entrypoint)
+    values["payload"] = from_stored_payload(stored.payload)
     for name in ("run_us", "updated_us"):
         if values[name] == stored.created_us:
             values[name] = stored.created_us
