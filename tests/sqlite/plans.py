@@ -51,6 +51,7 @@ FINISHED = "only finished jobs that are kept are in this index"
 PLANS: dict[str, Plan] = {
     "data_version": at(),
     "counters": at(PRIMARY),
+    "schema": at(PRIMARY),
     "writer": at(PRIMARY),
     "count": at(PRIMARY),
     "count_joined": at(PRIMARY),

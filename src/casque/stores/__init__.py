@@ -3,6 +3,7 @@
 callers_connection  Finds the driver's connection in an object of Django or SQLAlchemy.
 conflicts           When a commit that keeps losing the race to other writers gives up.
 creation            Reports a queue that this process has made.
+description         What a store knows of itself, and the requests that it has sent.
 last_answers        The last answer to each writer, so that a repeated commit gets the same one.
 listeners           The waiting dequeues to wake when a job may have become claimable.
 memory              The memory store: applies the rules to a state in memory, under a lock.

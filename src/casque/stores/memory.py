@@ -13,6 +13,7 @@ from typing import TypeVar
 from casque.rules.operations import Batch
 from casque.rules.state import State
 from casque.rules.transaction import transact
+from casque.stores.description import Description
 from casque.stores.last_answers import LastAnswers, check_writers
 from casque.stores.listeners import Listeners
 from casque.stores.port import Answer
@@ -71,6 +72,9 @@ class MemoryStore(StateReads):
             state, now = self._whole(), self._time.now()
             state.step = self._time.step
             return look(state, now)
+
+    async def describe(self) -> Description:
+        return Description("memory")
 
     async def close(self) -> None:
         """Does nothing: only memory is held."""

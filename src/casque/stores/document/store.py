@@ -27,7 +27,8 @@ from casque.rules.state import WRITER_MEMORY_US, State
 from casque.rules.transaction import Decided, transact
 from casque.stores.conflicts import check_conflicts
 from casque.stores.creation import Report, report_created
-from casque.stores.document.codec import decode, encode
+from casque.stores.description import Description, Size
+from casque.stores.document.codec import FORMAT, decode, encode
 from casque.stores.document.pace import Pace
 from casque.stores.last_answers import LastAnswers, check_writers
 from casque.stores.listeners import Listeners
@@ -183,6 +184,15 @@ class DocumentStore(StateReads):
     def listen(self, bell: Bell) -> Iterator[int | None]:
         with self._listeners.listening(bell):
             yield POLL_US
+
+    async def describe(self) -> Description:
+        view = await self._load()
+        identity = view.state.identity
+        self._give_back(view)
+        if view.etag is None:
+            return Description("document")
+        content, _ = await self._fetch()
+        return Description("document", identity or None, FORMAT, Size(1, len(content)))
 
     async def close(self) -> None:
         self._spare.clear()

@@ -1,8 +1,10 @@
 """The ledger store: a queue as a log of committed batches in a bucket.
 
+apart_payload     Stands in a job for a payload that is an object of its own.
 bucket_requests   Requests to a bucket, each with a time limit.
 bucket_time       The bucket's time, which never goes back and never stops.
 deletion          Deletes what a snapshot replaces, and what killed processes left behind.
+description       What a ledger is, read without its log.
 entry             One commit as bytes: its events, the previous digest, its own digest.
 format_check      Checks that a place holds a ledger, and still the one that was opened.
 framing           The first and last bytes of an object: its kind, its format, its digest.
@@ -11,6 +13,7 @@ ledger_bucket     The bucket as one ledger sees it: in a folder named by its ide
 log               The entries as objects; finds out whether each sent entry was stored.
 log_reader        Follows the log to its end, and checks that it is still the same log.
 pacing            How the processes that write give each other a turn.
+payload_objects   Stores large payloads beside the log, and reads them.
 presence          Records of live processes beside the log, overwritten by their owners.
 proof             Whether an answer about the log can be believed, since entries are deleted.
 replica           The copy of the log that a process holds: its state, or only its end.

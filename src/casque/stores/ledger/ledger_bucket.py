@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
+from casque.buckets.meter import Meter
 from casque.buckets.port import Bucket, Expect, Found, Listed, Timed, Version
 from casque.stores.creation import Report
 from casque.system.clock import HOUR_US, MINUTE_US
@@ -65,7 +66,10 @@ class Mark(msgspec.Struct, frozen=True):
 
 
 class LedgerBucket:
-    """A bucket that puts all keys in the ledger's folder, except the mark and the probes."""
+    """A bucket that puts all keys in the ledger's folder, except the mark and the probes.
+
+    It counts all requests.
+    """
 
     def __init__(self, bucket: Bucket, upkeep: Upkeep | None = None) -> None:
         self.name = bucket.name
@@ -80,6 +84,7 @@ class LedgerBucket:
         """True if no ledger may be created here."""
         self.report: Report | None = None
         """Called with the bucket's name when a ledger is created here; None to log it."""
+        self.meter = Meter()
         self._bucket = bucket
         self.timed = bucket if isinstance(bucket, Timed) else None
         """The bucket's clock, if it can be read."""
@@ -91,20 +96,30 @@ class LedgerBucket:
             self.upkeep = mark.upkeep
 
     async def get(self, key: str) -> Found | None:
-        return await self._bucket.get(self.path_of(key))
+        self.meter.get += 1
+        found = await self._bucket.get(self.path_of(key))
+        if found is None:
+            self.meter.missing += 1
+        else:
+            self.meter.received_bytes += len(found.body)
+        return found
 
     async def put(
         self, key: str, body: bytes, *, expect: Literal[Expect.ABSENT] | Version
     ) -> Version:
+        self.meter.put += 1
+        self.meter.sent_bytes += len(body)
         return await self._bucket.put(self.path_of(key), body, expect=expect)
 
     async def list(self, prefix: str = "", *, after: str = "") -> list[Listed]:
         path = self.path_of(prefix)
         cut = len(path) - len(prefix)
+        self.meter.list += 1
         found = await self._bucket.list(path, after=path[:cut] + after if after else "")
         return [one._replace(key=one.key[cut:]) for one in found] if cut else found
 
     async def delete(self, key: str) -> None:
+        self.meter.delete += 1
         await self._bucket.delete(self.path_of(key))
 
     async def close(self) -> None:

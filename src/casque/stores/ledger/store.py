@@ -15,6 +15,7 @@ from typing import Any, TypeVar, cast
 
 from msgspec.structs import replace
 
+from casque.buckets.meter import Requests
 from casque.buckets.port import Bucket
 from casque.errors import StorageError
 from casque.job import Job
@@ -25,9 +26,11 @@ from casque.rules.transaction import transact
 from casque.rules.views import JobFilter
 from casque.stores.conflicts import check_conflicts
 from casque.stores.creation import Report
+from casque.stores.description import Description
 from casque.stores.last_answers import check_writers
 from casque.stores.ledger.bucket_requests import BucketRequests
 from casque.stores.ledger.bucket_time import BucketTime
+from casque.stores.ledger.description import describe
 from casque.stores.ledger.entry import Entry, encode
 from casque.stores.ledger.housekeeping import CLOSE_SECONDS, Housekeeping
 from casque.stores.ledger.ledger_bucket import LedgerBucket, Upkeep
@@ -108,6 +111,11 @@ class LedgerStore(StateReads):
 
     def announce_to(self, report: Report) -> None:
         self._bucket.report = report
+
+    @property
+    def requests(self) -> Requests:
+        """The requests that this object has sent so far."""
+        return self._bucket.meter.read()
 
     # -- changing --------------------------------------------------------------
 
@@ -415,6 +423,10 @@ class LedgerStore(StateReads):
         if kind not in EPHEMERAL:
             return await super().records(kind)
         return await self._presence.records(kind, await self._read(lambda *_: self._time.asked()))
+
+    async def describe(self) -> Description:
+        async with self._lock:
+            return await describe(self._requests, self._requests.begin(Stopwatch(self.clock)))
 
     async def close(self) -> None:
         await self.housekeeping.background.stop(CLOSE_SECONDS)

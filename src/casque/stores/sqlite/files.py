@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 
+from casque.stores.description import Size
 from casque.system.clock import SystemClock
 
 Identity = tuple[int, int]
@@ -107,6 +108,11 @@ class OpenFiles:
             raise_unless_from_system(error)
             changed_ns = None
         return changed_ns == self._quiet_ns or self._compare(changed_ns)
+
+    def size(self) -> Size:
+        """How much the file and its log take up."""
+        found = [one for name in self._names[:2] if (one := _stat_or_none(name)) is not None]
+        return Size(len(found), sum(one.st_size for one in found))
 
     def are_replaced(self) -> bool:
         """True if a file was replaced: others may use another log. False if only removed."""

@@ -6,6 +6,9 @@ PRAGMA data_version;
 -- name: counters
 SELECT token, turn, identity FROM casque_counter WHERE writer = '';
 
+-- name: schema
+SELECT value FROM casque_meta WHERE key = 'schema';
+
 -- name: writer
 SELECT number, seen_us, answers FROM casque_counter WHERE writer = ?1;
 

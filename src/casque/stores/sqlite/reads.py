@@ -136,6 +136,13 @@ class Reads:
         number: int = self._execute(SQL["writer"], (STORE,)).fetchone()[0]
         return number
 
+    def identity(self) -> str:
+        identity: str = self._execute(SQL["counters"]).fetchone()[2]
+        return identity
+
+    def schema(self) -> int:
+        return int(self._execute(SQL["schema"]).fetchone()[0])
+
     def picture(self) -> QueueState:
         jobs = self.jobs(JobFilter(), _ALL, 0)
         [version] = self._execute(SQL["data_version"]).fetchone()

@@ -24,6 +24,7 @@ from casque.rules.decide import Leased
 from casque.rules.operations import Batch, Dequeue, Enqueue, Operation
 from casque.rules.state import QueueState, WriterRow
 from casque.rules.views import JobFilter, Served, Unserved
+from casque.stores.description import Description
 from casque.stores.last_answers import KeptAnswer, LastAnswers, check_writers
 from casque.stores.listeners import Listeners
 from casque.stores.place_errors import replaced
@@ -417,6 +418,10 @@ class SqliteStore:
 
     async def picture(self) -> QueueState:
         return self._read(lambda reads: reads.picture())
+
+    async def describe(self) -> Description:
+        identity, schema = self._read(lambda reads: (reads.identity(), reads.schema()))
+        return Description("sqlite", identity, schema, self._files.size())
 
     def _read(self, read: Callable[[Reads], T], *, within: Within = Snapshot) -> T:
         process.generation()

@@ -2,6 +2,7 @@
 
 __main__    `python -m casque.testing.simulation`.
 actors      The actions of processes: produce, work, operate, commit directly.
+bill        What a queue in a bucket costs at a load: counts the requests of its processes.
 clock       The clock of a process, which is wrong; its random numbers and ids.
 facts       Events that must never be in a log, whatever the rules say.
 folder      The simulation on a folder: kills at any disk call, and power cuts.
