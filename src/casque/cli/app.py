@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 from casque import __version__
 from casque.cli import backup, completion, manage, show, status, transfer
 from casque.cli import list as listing
+from casque.cli.admin.commands import store as store_commands
 from casque.cli.completion import COMPLETE_VARIABLE
 from casque.cli.config import config
 from casque.cli.dlq import dlq
@@ -89,6 +90,7 @@ app.add(*transfer.IMPORT_EXAMPLES, name="import", rich_help_panel=_STORE)(transf
 app.add(*transfer.EXPORT_EXAMPLES, name="export", rich_help_panel=_STORE)(transfer.export_jobs)
 app.add(*transfer.COPY_EXAMPLES, name="copy", rich_help_panel=_STORE)(transfer.copy_jobs)
 app.add(*manage.RESET_EXAMPLES, rich_help_panel=_STORE)(manage.reset)
+app.add_typer(store_commands, rich_help_panel=_STORE)
 app.add_typer(config, rich_help_panel=_STORE)
 
 
