@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
+from pathlib import Path
 
 import pytest
+from msgspec.structs import asdict
 
 from casque import App, InvalidError, JobStatus, Queue, current_job
+from casque.admin import requests
 from casque.record import WORKER
 from casque.worker import store_thread
 from casque.worker.options import WorkerOptions
@@ -131,6 +135,27 @@ def test_a_job_that_outlasts_the_grace_is_released_uncounted(
     go_on.set()
     job = handle.job()
     assert (job.status, job.attempts) == (JobStatus.QUEUED, 0)
+
+
+def test_a_worker_logs_its_requests_to_a_bucket_when_it_stops(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    for place, lines in ((f"{tmp_path}/ledger/", 1), (f"{tmp_path}/jobs.db", 0)):
+        caplog.clear()
+        with App(place) as app:
+
+            @app.task
+            def task() -> None: ...
+
+            task.enqueue()
+            run_until_idle(app)
+            sent = requests(app.store)
+        said = [one for one in caplog.records if getattr(one, "event", "") == "sent"]
+        assert len(said) == lines
+        if sent is not None:
+            assert vars(said[0])["requests"] == asdict(sent)
+            assert f"sent {sent.total} requests to the bucket: {sent}" in said[0].getMessage()
 
 
 def test_stop_now_releases_jobs_at_once(app: App) -> None:

@@ -13,8 +13,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
+from msgspec.structs import asdict
+
 from casque.errors import CasqueError, InvalidError
 from casque.queues.session import Session
+from casque.stores.description import Metered
 from casque.stores.port import Doubtful, Store
 from casque.system.clock import SECOND_US
 from casque.tasks.app import TaskApp
@@ -63,6 +66,7 @@ class Worker:
 
     _store_thread: StoreThread
     _running: RunningAttempts
+    _store: Store
     _report: Report
     _entry: OwnEntry
     _ended: asyncio.Future[Ended]
@@ -176,6 +180,7 @@ class Worker:
             blocking=store.blocking,
             shared_address=self._app.app_store.shared_address,
         )
+        self._store = store
         self._report = Report(session.worker, store.clock)
         supervisor, supervisor_birth = self._supervisor
         self._entry = OwnEntry(
@@ -246,11 +251,18 @@ class Worker:
             case Dismissed():
                 self._stop(Ended.DISMISSED)
             case StoreThreadEnded(None):
+                self._report_requests()
                 self._report.own(WorkerEvent.STOPPED)
                 self._ended.set_result(self._reason(Ended.IDLE))
             case StoreThreadEnded(failure):
                 assert failure is not None
                 self._ended.set_exception(failure)
+
+    def _report_requests(self) -> None:
+        """Log what this worker has sent to its bucket, which is what it costs."""
+        if isinstance(self._store, Metered):
+            sent = self._store.requests
+            self._report.own(WorkerEvent.SENT, sent.total, str(sent), requests=asdict(sent))
 
     def _registered(self) -> None:
         try:

@@ -40,6 +40,7 @@ class WorkerEvent(enum.Enum):
     ENDING = logging.INFO, "claims no more jobs; stops when its %d jobs have finished"
     DISMISSED = logging.INFO, "dismissed: stopping, and will not be replaced"
     STOPPED = logging.DEBUG, "stopped, and removed from the store"
+    SENT = logging.INFO, "sent %d requests to the bucket: %s"
     GROWN = logging.INFO, "uses more than %d MiB (max_mib): stopping"
     SIGNALS_TAKEN = (
         logging.WARNING,

@@ -255,7 +255,7 @@ def _json(details: dict[str, Any]) -> str:
         return msgspec.json.encode(json.loads(text)).decode()  # as all lines: NaN is null
 
 
-_IN_WORDS = frozenset({"event", "count", "child", "how", "what", "store"})
+_IN_WORDS = frozenset({"event", "count", "child", "how", "what", "store", "requests"})
 """Fields that the messages of our own events repeat."""
 _USUAL = frozenset(vars(logging.makeLogRecord({}))) | {"asctime", "message", "taskName"}
 
