@@ -1,11 +1,14 @@
-"""Listeners: what to wake when a job may have become claimable, or a schedule changed."""
+"""Listeners: what to wake when a job may be claimable.
+
+Also when a schedule has changed, or a worker was ordered to stop.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from casque.record import SCHEDULE
+from casque.record import DISMISSAL, SCHEDULE
 from casque.rules.operations import (
     Added,
     Event,
@@ -25,9 +28,9 @@ _MAKES_CLAIMABLE = (Added, Failed, Inserted, Released, Renewed, Requeued, Retrie
 
 
 def makes_claimable(event: Event) -> bool:
-    """True if the event may have made a job claimable, or changed a schedule."""
+    """True if the event may have made a job claimable, changed a schedule or dismissed a worker."""
     if isinstance(event, RecordPut):
-        return event.record.kind == SCHEDULE
+        return event.record.kind in (SCHEDULE, DISMISSAL)
     return isinstance(event, _MAKES_CLAIMABLE)
 
 

@@ -71,7 +71,7 @@ class Store(Protocol):
     def listen(self, bell: Bell) -> AbstractContextManager[int | None]:
         """While the context is open, call `bell.ring()` whenever a job may have become claimable.
 
-        Also ring it whenever a record of kind `schedule` has changed.
+        Also ring it whenever a record of kind `schedule` or `dismissal` has changed.
         Yields how many microseconds a listener may sleep without a ring before it must dequeue
         again; None if no ring is ever missed. A job that becomes due by time alone causes no ring:
         a dequeue that finds nothing returns the time until the next job is due.

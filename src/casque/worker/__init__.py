@@ -4,6 +4,7 @@ __main__      The command `python -m casque.worker`.
 app           `App`: a `TaskApp` that runs workers. Users create an `App`.
 attempt       One run of a job, start to finish.
 claim_policy  When a worker asks for jobs, from which queue, and how many.
+dismissal_watch  Looks for an order to this worker to stop for good.
 loading       Finds an App by its `module:app`, and the reverse.
 messages      The messages from the store thread to the event loop.
 mismatches    What becomes of a job that does not fit this worker's version of its task.

@@ -19,13 +19,14 @@ from typing import Any
 from casque.errors import CasqueError, CorruptError, StorageError
 from casque.queues.running_job import RunningJob
 from casque.queues.session import Session
-from casque.record import DISMISSAL, Record
+from casque.record import Record
 from casque.rules.decide import Leased
 from casque.rules.operations import Dequeue, Heartbeat, Operation, PutRecord, Release, Tick
 from casque.system.clock import LOOK_US, SECOND_US, Bell, Clock, StepWatch, drive
 from casque.tasks.task import Task
 from casque.worker.attempt import RunningAttempt, Stopped
 from casque.worker.claim_policy import ClaimPolicy
+from casque.worker.dismissal_watch import DismissalWatch
 from casque.worker.logging.events import Report, WorkerEvent
 from casque.worker.messages import (
     Committed,
@@ -81,6 +82,8 @@ class StoreThread:
         self._tasks = tasks
         self._report = report
         self._unserved = UnservedWatch(session, entry.initial, report)
+        self._beat_every_us = options.lease_us // BEATS_PER_LEASE
+        self._dismissal = DismissalWatch(session, self._beat_every_us)
         self._post = post
         self._bell: Bell
         self._is_ready = threading.Event()
@@ -192,10 +195,11 @@ class StoreThread:
     # -- called by the store ---------------------------------------------------
 
     def ring(self) -> None:
-        """Wake up: a job may have become claimable, or a schedule may have changed."""
+        """Wake up: there may be a claimable job, a changed schedule or an order to this worker."""
         with self._lock:
             self._claim_policy.ring()
             self._schedules.ring()
+            self._dismissal.ring()
             self._is_asleep = False
         self._bell.ring()
 
@@ -229,6 +233,8 @@ class StoreThread:
                 if self._has_to_read_schedules():
                     await self._read_schedules()
                     continue  # it may be over: if no job and no tick is due
+                if self._is_registered and self._dismissal.wait_us() == 0:
+                    await self._look_for_orders()
                 settlements, operations = self._next_commit()
                 if operations:
                     await self._commit(settlements, operations)
@@ -253,11 +259,7 @@ class StoreThread:
             self._report.own(WorkerEvent.SCHEDULES_UNREAD, error)
 
     async def _look_for_orders(self) -> None:
-        try:
-            orders = await self._session.records(DISMISSAL)
-        except Exception:  # noqa: BLE001 - no answer; it checks again after the next renewal
-            return
-        if not self._entry.is_dismissed and any(one.name == self._entry.name for one in orders):
+        if await self._dismissal.look() and not self._entry.is_dismissed:
             self._entry.is_dismissed = True
             self._beat_us = 0
             self.stop_within(self._options.grace_us)
@@ -319,7 +321,7 @@ class StoreThread:
         return settlements, operations
 
     def _beat(self, now: int) -> list[Operation]:
-        self._beat_us = now + self._options.lease_us // BEATS_PER_LEASE
+        self._beat_us = now + self._beat_every_us
         holds = tuple(attempt.hold for attempt in self._held)
         put = self._entry.renewal([attempt.job for attempt in self._held])
         return [Heartbeat(holds, self._options.lease_us), put] if holds else [put]
@@ -354,6 +356,8 @@ class StoreThread:
         """Return how long the thread may sleep if nothing wakes it."""
         now = self._clock.monotonic()
         times = [self._beat_us]
+        if self._is_registered and (wait_us := self._dismissal.wait_us()) is not None:
+            times.append(now + wait_us)
         with self._lock:
             if self._progress:
                 times.append(self._progress_us)

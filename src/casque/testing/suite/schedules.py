@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from casque.errors import CASConflictError
 from casque.job import Job
-from casque.record import ABSENT, SCHEDULE, Record
+from casque.record import ABSENT, DISMISSAL, SCHEDULE, Record
 from casque.rules.decide import Leased
 from casque.rules.operations import (
     Ack,
@@ -282,7 +282,7 @@ class ScheduleStatements(Statements):
         assert [job.id for job in await all_jobs(a.store)] == [by_hand.job.id]
 
     @statement("S5", in_every_flavour=False)
-    async def test_a_changed_schedule_rings_the_waiting_workers(self, rig: Rig) -> None:
+    async def test_a_changed_schedule_or_an_order_rings_the_waiting_workers(self, rig: Rig) -> None:
         store = rig.harness.open()
         writer, bell = Writer(store), CountingBell()
         with store.listen(bell):
@@ -294,6 +294,9 @@ class ScheduleStatements(Statements):
             assert bell.rings
             bell.rings = 0
             await writer.commit(DeleteRecord(SCHEDULE, NAME, None))
+            assert bell.rings
+            bell.rings = 0
+            await writer.commit(PutRecord(DISMISSAL, "worker", b"", None, HOUR_US))
             assert bell.rings
 
 

@@ -1,7 +1,7 @@
 """Entries: the registered workers and supervisors of a store. An entry expires unless renewed.
 
 An entry is an ephemeral record, which only its owner writes. Orders to a worker
-are records of another kind, which the worker reads after each renewal.
+are records of another kind, which the worker reads after each renewal and when the store rings.
 """
 
 from __future__ import annotations
