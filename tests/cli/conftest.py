@@ -94,7 +94,7 @@ def write(store: str) -> Write:
         with Access(store) as access:
             entry = WorkerEntry(**({"store": access.store.name} | given | changes))
             value = msgspec.json.encode(entry)
-            access.submit(PutRecord(WORKER, entry.name, value, ABSENT, 2 * entry.lease_us))
+            access.submit(PutRecord(WORKER, entry.name, value, ABSENT, entry.ttl_us))
         return entry
 
     return written

@@ -17,6 +17,7 @@ from casque.cli.worker.fleet import ago
 from casque.cli.worker.plan import StartPlan
 from casque.record import ABSENT, CONFIG, SUPERVISOR, WORKER
 from casque.rules.operations import PutRecord
+from casque.system.clock import SECOND_US
 from casque.worker.shell.settings import encoded
 from tests.cli.control import run_process
 from tests.cli.entries import MINUTE_US, Write, claim
@@ -139,6 +140,14 @@ def test_check_answers_with_an_exit_code_and_one_line(
     assert (code, "no worker is beating" in result) == (1, True)
     code, result = checked("--max-age", "5m")
     assert (code, "1 worker(s) are healthy" in result) == (0, True)
+
+
+@pytest.mark.parametrize(("age_us", "code"), [(170 * SECOND_US, 0), (190 * SECOND_US, 1)])
+def test_check_expects_an_entry_as_often_as_the_worker_renews_it(
+    write: Write, age_us: int, code: int
+) -> None:
+    write(age_us=age_us, presence_us=120 * SECOND_US)
+    assert run(["worker", "check"]) == code
 
 
 def test_check_prints_json(write: Write, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,6 +8,7 @@ import signal
 import socket
 import sqlite3
 import subprocess
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -17,8 +18,8 @@ import pytest
 
 from casque.cli.main import run
 from casque.cli.store import Access
-from casque.record import ABSENT, CONFIG, WORKER
-from casque.rules.operations import PutRecord
+from casque.record import ABSENT, CONFIG, DISMISSAL, WORKER
+from casque.rules.operations import DeleteRecord, PutRecord
 from casque.stores.sqlite import connection
 from casque.system.clock import SystemClock, to_datetime
 from casque.worker.registry import process_identity
@@ -29,6 +30,7 @@ from casque.worker.registry.entries import (
     supervisor_put,
 )
 from tests.cli.entries import MINUTE_US, Write, birth_of, entries
+from tests.worker.apps import wait_for
 
 
 @pytest.fixture
@@ -228,6 +230,23 @@ def test_a_silent_worker_on_another_host_is_not_reported_as_stopped(
     assert "1 worker(s) may still be running: 17 on far-away." in captured.err
 
 
+def test_a_worker_that_deletes_its_entry_long_before_it_expires_has_stopped(
+    store: str, write: Write, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(name="far", host="far-away", pid=17, lease_us=20 * MINUTE_US, presence_us=2 * MINUTE_US)
+
+    def obey() -> None:
+        with Access(store) as access:
+            wait_for("the order is there", lambda: access.records(DISMISSAL))
+            access.submit(DeleteRecord(WORKER, "far", None))
+
+    worker = threading.Thread(target=obey)
+    worker.start()
+    assert run(["worker", "stop", "--all"]) == 0
+    worker.join()
+    assert capsys.readouterr().out == "Stopped 1 worker(s): 17 on far-away.\n"
+
+
 def test_a_worker_with_an_expired_entry_is_named_with_one_that_still_works(
     store: str, write: Write, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -242,7 +261,7 @@ def test_a_worker_with_an_expired_entry_is_named_with_one_that_still_works(
         machine=process_identity.machine(),
     )
     with Access(store) as access:
-        access.submit(supervisor_put(supervisor, access.store.name))
+        access.submit(supervisor_put(supervisor, access.store))
     assert run(["worker", "stop", "--all", "--timeout", "4s"]) == 1
     captured = capsys.readouterr()
     assert captured.out == "", "their supervisor still has an entry, so they may still run"

@@ -193,6 +193,14 @@ class Outcome(Enum):
     """It was committed; or it was rolled back, and a later one with jobs was committed."""
 
 
+@runtime_checkable
+class Priced(Protocol):
+    """A store that may charge for each write, so that idle processes write less often."""
+
+    presence_us: int | None
+    """How often a process renews its registry entry; None: three times per lease."""
+
+
 class CallersTransaction(Protocol):
     """The transaction of the caller that jobs were added to."""
 

@@ -40,7 +40,7 @@ from casque.worker.messages import (
     is_no_answer,
 )
 from casque.worker.options import WorkerOptions
-from casque.worker.registry.entries import OwnEntry
+from casque.worker.registry.entries import OwnEntry, presence_us_of
 from casque.worker.schedule_ticks import ScheduleTicks
 from casque.worker.unserved_watch import UnservedWatch
 
@@ -105,8 +105,11 @@ class StoreThread:
         self._claim_policy = ClaimPolicy(options.queues)
         self._longest_us: int | None = None
         """How long the store may fail to ring."""
+        self._presence_us = presence_us_of(session.store)
         self._steps = StepWatch(self._clock)
+        # When each is due next:
         self._beat_us = 0
+        self._renewal_us = 0
         self._progress_us = 0
         self._pause_us = 0
         self._silent_since: int | None = None
@@ -169,7 +172,7 @@ class StoreThread:
         self._entry.is_stopping = True
         with self._lock:
             if self._held:
-                self._beat_us = 0  # the entry shows `worker stop` which jobs are left to finish
+                self._renewal_us = 0  # the entry shows `worker stop` which jobs are left to finish
                 self._wake()
 
     def stop_by(self, span_us: int) -> None:
@@ -261,7 +264,7 @@ class StoreThread:
     async def _look_for_orders(self) -> None:
         if await self._dismissal.look() and not self._entry.is_dismissed:
             self._entry.is_dismissed = True
-            self._beat_us = 0
+            self._renewal_us = 0
             self.stop_within(self._options.grace_us)
             self._report.own(WorkerEvent.DISMISSED)
             self._post(Dismissed())
@@ -307,8 +310,13 @@ class StoreThread:
                 self._held.pop(one.attempt, None)
             if settlements and self._options.until_idle:
                 self._claim_policy.expect_jobs()  # the jobs that ended may have enqueued more
-            if self._steps.has_stepped() or now >= self._beat_us:
-                operations += self._beat(now)  # before the claim, which then sees them renewed
+            if self._steps.has_stepped():
+                self._beat_us = self._renewal_us = 0
+            # Before the claim, which then sees the leases renewed.
+            if now >= self._beat_us:
+                operations += self._beat(now)
+            if now >= self._renewal_us:
+                operations.append(self._renewal(now))
             if self._progress and (operations or now >= self._progress_us):
                 operations += self._progress_beats(now)
             if self._is_claiming and (ticks := self._schedules.due()):
@@ -323,8 +331,11 @@ class StoreThread:
     def _beat(self, now: int) -> list[Operation]:
         self._beat_us = now + self._beat_every_us
         holds = tuple(attempt.hold for attempt in self._held)
-        put = self._entry.renewal([attempt.job for attempt in self._held])
-        return [Heartbeat(holds, self._options.lease_us), put] if holds else [put]
+        return [Heartbeat(holds, self._options.lease_us)] if holds else []
+
+    def _renewal(self, now: int) -> PutRecord:
+        self._renewal_us = now + (self._presence_us or self._beat_every_us)
+        return self._entry.renewal([attempt.job for attempt in self._held])
 
     def _progress_beats(self, now: int) -> list[Operation]:
         self._progress_us = now + PROGRESS_EVERY_US
@@ -355,7 +366,7 @@ class StoreThread:
     def _sleep_us(self) -> int:
         """Return how long the thread may sleep if nothing wakes it."""
         now = self._clock.monotonic()
-        times = [self._beat_us]
+        times = [self._beat_us, self._renewal_us]
         if self._is_registered and (wait_us := self._dismissal.wait_us()) is not None:
             times.append(now + wait_us)
         with self._lock:
@@ -425,7 +436,7 @@ class StoreThread:
                 one.is_unsure = one.is_unsure or unsure
                 self._settlements.appendleft(one)
                 self._held[one.attempt] = None
-        self._beat_us = 0
+        self._beat_us = self._renewal_us = 0
         longest = min(2 * self._pause_us or _FIRST_PAUSE_US, _LONGEST_PAUSE_US)
         self._pause_us = int(longest * (0.5 + self._clock.random() / 2))
         if isinstance(trouble, CorruptError) and trouble.is_replaced:

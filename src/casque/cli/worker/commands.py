@@ -196,7 +196,8 @@ def list_(context: typer.Context) -> None:
     """List the workers of this store, on all hosts.
 
     A worker that died on this host is shown as gone until its entry expires, within
-    two leases. For a worker on another host, check the time of its last beat.
+    two leases; in a bucket, within 6 minutes. For a worker on another host, check the
+    time of its last beat.
     """
     from casque.cli.worker import fleet
 
@@ -242,8 +243,8 @@ def stop(
     Workers that stop claim no more jobs. Running jobs may finish within the
     worker's grace; after that they are given back, and the attempt does not count.
     A worker that is stopped by PID is not replaced. A worker on another host gets
-    the order within a third of its lease. Exit codes: 1 some workers have not ended
-    in time, 3 no worker has that PID.
+    the order within a third of its lease, or at its next check of the bucket. Exit
+    codes: 1 some workers have not ended in time, 3 no worker has that PID.
     """
     from casque.cli.worker import fleet, stop
 

@@ -65,8 +65,8 @@ def warn_of_silent_supervisors(access: Access) -> None:
     silent = [one for one, is_silent in _supervisors(access) if is_silent and one.is_here]
     if running := [one for one in silent if not one.is_gone]:
         complain(
-            f"note: supervisor {named(running)} on this host has not renewed its entry for two "
-            "leases, nor have its workers: the storage takes no writes from them. See their log; "
+            f"note: supervisor {named(running)} on this host has not renewed its entry in time, "
+            "nor have its workers: the storage takes no writes from them. See their log; "
             "`queuectl worker stop` stops them."
         )
 
@@ -146,7 +146,7 @@ def print_workers(entries: Sequence[WorkerEntry], running: Mapping[str, Sequence
 
 
 def health_of(access: Access, max_age_us: int | None) -> Health:
-    """Check this host's workers. A last beat may be `max_age_us` old; by default, one lease."""
+    """Check this host's workers. A last beat may be `max_age_us` old; by default, `fresh_us`."""
     now = SystemClock().now()
     entries = registered_workers(access)
     here = [entry for entry in entries if entry.is_here]
@@ -154,7 +154,7 @@ def health_of(access: Access, max_age_us: int | None) -> Health:
     beating = [
         entry
         for entry in alive
-        if _age_us(entry, now) <= (entry.lease_us if max_age_us is None else max_age_us)
+        if _age_us(entry, now) <= (entry.fresh_us if max_age_us is None else max_age_us)
     ]
     last = ago(min((_age_us(entry, now) for entry in beating or alive), default=0))
     if beating:

@@ -1,7 +1,7 @@
 """Stop: chooses workers, orders them to stop, waits for them and reports.
 
 A process on this host gets SIGTERM. Any other process finds an order (a
-dismissal) in the store when it renews its entry.
+dismissal) in the store.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from casque.rules.operations import DeleteRecord
 from casque.system.clock import SECOND_US, SystemClock
 from casque.worker.registry import process_identity
 from casque.worker.registry.entries import (
-    ENTRY_LEASES,
     ProcessEntry,
     SupervisorEntry,
     WorkerEntry,
@@ -169,8 +168,8 @@ def wait(
     if timeout_us is None:
         graces = [one.grace_us for one in targets.running]
         # The entry of a process that died on another host stays until it expires.
-        leases = [ENTRY_LEASES * one.lease_us for one in by_store]
-        timeout_us = max(graces, default=0) + max(leases, default=0) + _BEYOND_GRACE_US
+        expiries = [one.ttl_us for one in by_store]
+        timeout_us = max(graces, default=0) + max(expiries, default=0) + _BEYOND_GRACE_US
     deadline = clock.monotonic() + timeout_us
     watch = _Watch(access, targets.running)
     with progress_bar("Stopping") as bar:
@@ -215,7 +214,7 @@ class _Watch:
                 continue
             del self._left[name]
             # A healthy process renews its entry long before it expires.
-            if before.get(name, now + one.lease_us) - one.lease_us // 2 <= now:
+            if before.get(name, now + one.fresh_us) - one.fresh_us // 2 <= now:
                 self._silent.append(one)
             else:
                 self._ended.add(one.process)

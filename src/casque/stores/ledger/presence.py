@@ -21,9 +21,11 @@ from casque.record import ABSENT as NO_RECORD
 from casque.record import EPHEMERAL, Record
 from casque.rules.operations import DeleteRecord, Operation, PutRecord
 from casque.stores.ledger.bucket_requests import BucketRequests
-from casque.system.clock import Stopwatch
+from casque.system.clock import MINUTE_US, Stopwatch
 
 FOLDER = "presence/"
+PRESENCE_US = 2 * MINUTE_US
+"""How often a process renews its registry entry, where each write costs money."""
 
 _KEY = re.compile(FOLDER + r"[a-z]+-[0-9a-f]{32}", re.ASCII)
 _DIGEST_BYTES = 16

@@ -45,7 +45,7 @@ from casque.stores.ledger.payload_objects import (
     payload_missing,
     warn_missing,
 )
-from casque.stores.ledger.presence import Presence, is_ephemeral
+from casque.stores.ledger.presence import PRESENCE_US, Presence, is_ephemeral
 from casque.stores.ledger.replica import Replica
 from casque.stores.ledger.replica_lock import new_lock
 from casque.stores.ledger.sent_commits import Sent, SentCommits
@@ -76,6 +76,7 @@ class LedgerStore(StateReads):
         self.clock = clock or SystemClock()
         self.name = bucket.name
         self.blocking = bucket.blocking
+        self.presence_us = None if bucket.blocking else PRESENCE_US
         self._bucket = LedgerBucket(bucket, upkeep)
         self._requests = BucketRequests(self._bucket, self.clock)
         self._log = Log(self._requests)

@@ -18,13 +18,13 @@ import msgspec
 from casque.job import Job
 from casque.record import DISMISSAL, SUPERVISOR, WORKER, Record
 from casque.rules.operations import DeleteRecord, Operation, PutRecord
-from casque.stores.port import Store
+from casque.stores.port import Priced, Store
 from casque.system.clock import DAY_US, SECOND_US, Clock, to_datetime
 from casque.worker.options import DEFAULT_GRACE_US, DEFAULT_LEASE_US, WorkerOptions
 from casque.worker.registry import process_identity
 
-ENTRY_LEASES = 2
-"""After how many leases an entry expires if it is not renewed."""
+_ENTRY_SPANS = 2
+"""After how many times its `fresh_us` an entry expires if it is not renewed."""
 _UNHEARD_US = DAY_US
 """How much later the entry of a supervisor expires: on its own host, `worker stop` finds it even if
 the storage has taken no write for a while."""
@@ -41,7 +41,8 @@ class ProcessEntry(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
     started_at: datetime
     lease_us: int = DEFAULT_LEASE_US
-    """The entry is renewed every third of a lease."""
+    presence_us: int | None = None
+    """How often the entry is renewed; None: three times per lease."""
     grace_us: int = DEFAULT_GRACE_US
     machine: str = ""
     birth: int | None = None
@@ -63,6 +64,16 @@ class ProcessEntry(msgspec.Struct, frozen=True, kw_only=True):
         return not self.is_here or self.store == store or self.place == place_of(store)
 
     @property
+    def fresh_us(self) -> int:
+        """How old the last renewal of a process is at most while it and its storage work."""
+        return self.lease_us if self.presence_us is None else self.presence_us * 3 // 2
+
+    @property
+    def ttl_us(self) -> int:
+        """How long after its last renewal the entry expires."""
+        return _ENTRY_SPANS * self.fresh_us
+
+    @property
     def process(self) -> tuple[str, str, int]:
         """Identifies the process among those of all hosts."""
         return self.host, self.machine, self.pid
@@ -79,7 +90,7 @@ class ProcessEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkerEntry(ProcessEntry, frozen=True, kw_only=True):
-    """One worker as of its last renewal, which is usually at most a third of a lease ago."""
+    """One worker as of its last renewal."""
 
     beat_at: datetime
     concurrency: int
@@ -154,11 +165,21 @@ def _registered(pid: int, options: WorkerOptions, clock: Clock) -> dict[str, Any
     }
 
 
-def supervisor_put(entry: SupervisorEntry, store: str) -> PutRecord:
-    """Return the operation that writes the entry to the store of this name."""
-    ttl = ENTRY_LEASES * entry.lease_us + _UNHEARD_US
-    value = msgspec.json.encode(msgspec.structs.replace(entry, store=store, place=place_of(store)))
-    return PutRecord(SUPERVISOR, entry.name, value, None, ttl)
+def supervisor_put(entry: SupervisorEntry, store: Store) -> PutRecord:
+    """Return the operation that writes the entry to this store."""
+    value = msgspec.structs.replace(
+        entry,
+        store=store.name,
+        place=place_of(store.name),
+        presence_us=presence_us_of(store),
+    )
+    ttl = value.ttl_us + _UNHEARD_US
+    return PutRecord(SUPERVISOR, entry.name, msgspec.json.encode(value), None, ttl)
+
+
+def presence_us_of(store: Store) -> int | None:
+    """Return how often a process renews its entry there; None: three times per lease."""
+    return store.presence_us if isinstance(store, Priced) else None
 
 
 def ends_us(record: Record) -> int:
@@ -170,9 +191,9 @@ def ends_us(record: Record) -> int:
 def dismissal(one: ProcessEntry) -> PutRecord:
     """Return an order to a worker to stop for good, or to a supervisor to stop with its workers.
 
-    Workers and supervisors check for it when they renew their entries, every third of a lease.
+    Both look for it when they have renewed their entries. A worker also looks when the store rings.
     """
-    ttl = ENTRY_LEASES * one.lease_us + _LATE_US
+    ttl = one.ttl_us + _LATE_US
     if isinstance(one, SupervisorEntry):
         ttl += _UNHEARD_US
     return PutRecord(DISMISSAL, one.name, b"", None, ttl)
@@ -208,6 +229,7 @@ class OwnEntry:
             supervisor_birth=supervisor_birth,
             obeys_signals=obeys_signals,
             store=store.name,
+            presence_us=presence_us_of(store),
             **_registered(os.getpid(), options, store.clock),
         )
 
@@ -221,8 +243,7 @@ class OwnEntry:
             is_stopping=self.is_stopping,
             place=place_of(self._store.name),
         )
-        ttl = ENTRY_LEASES * value.lease_us
-        return PutRecord(WORKER, self.name, msgspec.json.encode(value), None, ttl)
+        return PutRecord(WORKER, self.name, msgspec.json.encode(value), None, value.ttl_us)
 
     def removal(self) -> list[Operation]:
         """The operations that delete the entry, and the dismissal if it was obeyed."""

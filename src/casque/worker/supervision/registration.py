@@ -22,7 +22,7 @@ from casque.stores.port import Creatable, Store
 from casque.stores.url import StoreAddress, open_store
 from casque.system.clock import SECOND_US, Bell, drive
 from casque.worker.logging.console import SUPERVISOR_LOGGER
-from casque.worker.registry.entries import SupervisorEntry, supervisor_put
+from casque.worker.registry.entries import SupervisorEntry, presence_us_of, supervisor_put
 
 _RENEWALS_PER_LEASE = 3
 _PAUSE_US = SECOND_US
@@ -83,8 +83,8 @@ class Registration:
         while not self._is_ending:
             is_kept = await self._renew(session)
             self._note_answer()
-            lease_us = self._entry.lease_us
-            await self._bell.wait(lease_us // _RENEWALS_PER_LEASE if is_kept else _PAUSE_US)
+            every_us = presence_us_of(store) or self._entry.lease_us // _RENEWALS_PER_LEASE
+            await self._bell.wait(every_us if is_kept else _PAUSE_US)
         await self._remove(session)
         await session.close()
         await store.close()
@@ -97,7 +97,7 @@ class Registration:
     async def _renew(self, session: Session) -> bool:
         """True if the entry is stored."""
         try:
-            await session.submit(supervisor_put(self._entry, session.store.name))
+            await session.submit(supervisor_put(self._entry, session.store))
             self._is_there = True
             if isinstance(session.store, Creatable):
                 session.store.require_existing()
