@@ -14,11 +14,11 @@ from casque.queues import arguments, async_queue, commit, held_claims
 from casque.rules import retention, state, transaction, transitions
 from casque.stores import port, url
 from casque.stores.document import store
-from casque.stores.ledger import bucket_requests, bucket_time, log_reader, pacing
-from casque.stores.ledger import store as ledger
+from casque.stores.ledger import bucket_requests, bucket_time, log_reader, pacing, polling, presence
 from casque.stores.sqlite import lock_wait, watch
 from casque.system import local_disk
 from casque.system.clock import DAY_US, LONGEST_SPAN_US, MINUTE_US, SECOND_US
+from casque.system.durations import told
 from casque.tasks import app
 from casque.worker import __main__, options, store_thread
 from casque.worker.supervision import registration, supervisor
@@ -96,9 +96,18 @@ def test_the_warning_of_the_document_is_where_the_guarantees_say() -> None:
 
 def test_what_the_bucket_page_says_of_the_ledger_is_so() -> None:
     text = " ".join((DOCS / "how-to" / "use-a-bucket.md").read_text().split())
-    assert f"asks every {ledger.POLL_US / SECOND_US} s" in text
-    assert f"in a folder every {ledger.POLL_LOCAL_US / SECOND_US} s" in text
-    assert f"{SECOND_US // ledger.POLL_US} GETs a second" in text
+    quick, slowest = polling.QUICK_US / SECOND_US, polling.SLOWEST_US / SECOND_US
+    assert f"every {quick} s while the log grows" in text
+    slow_after = polling.IDLE_SHARE * polling.SLOWEST_US // SECOND_US
+    assert f"until the pause is {slowest} s after {slow_after} s" in text
+    assert f"In a folder it is always {polling.QUICK_LOCAL_US / SECOND_US} s" in text
+    assert f"{1 / quick:g} GETs a second while the log grows; 1 GET every {slowest} s" in text
+    least, most = told(url.SHORTEST_POLL_US), told(url.LONGEST_POLL_US)
+    assert (least, most) == ("50ms", "1m")
+    assert "from 50 ms to 60 s" in text
+    every = presence.PRESENCE_US // MINUTE_US
+    assert f"overwrites every {every} minutes" in text
+    assert f"1 PUT and 1 GET every {every} minutes" in text
     assert f"1 LIST for each {pacing._LOOK_EVERY}" in text
     assert f"after {seconds(pacing._STALE_US)}" in text
     assert f"another PUT every {seconds(pacing._SPEAK_AGAIN_US)}" in text
@@ -106,7 +115,8 @@ def test_what_the_bucket_page_says_of_the_ledger_is_so() -> None:
     assert f"every {bucket_time.ASK_EVERY_US // MINUTE_US} minutes" in text
     assert f"{MINUTE_US // log_reader.CHECK_EVERY_US} GETs a minute for the last entry" in text
     assert f"{SECOND_US // log_reader.LOOK_EVERY_US} GET a second at most" in text
-    assert f"1 more every {seconds(log_reader.IDLE_LOOK_US)}" in text
+    assert log_reader.IDLE_LOOK_US == MINUTE_US
+    assert "while it only waits, 1 or 2 a minute" in text
     assert f"up to {log_reader._AT_ONCE} entries at a time" in text
     assert f"{PAGE:,} entries a request" in text
     for service in (replies.S3, replies.GCS):
@@ -151,7 +161,6 @@ def test_what_idle_workers_write_is_as_the_pages_say() -> None:
         (ROOT / "README.md", "three times a minute"),
         (GUARANTEES, "three times a minute"),
         (DOCS / "how-to" / "use-sqlite.md", f"{beats} commits a minute each"),
-        (DOCS / "how-to" / "use-a-bucket.md", f"{beats} PUTs and {beats} GETs a minute"),
     ):
         assert words in " ".join(page.read_text().split()), page.name
 

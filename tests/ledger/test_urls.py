@@ -41,8 +41,8 @@ def test_a_queue_by_a_url_of_azure(azurite: str, monkeypatch: pytest.MonkeyPatch
     [
         ("s3:///prefix", "write s3://name/prefix"),
         ("s3://key:hunter2@bucket/prefix", "Credentials come from the environment"),
-        ("s3://bucket/prefix?profile=x", "no option profile; .*endpoint and region"),
-        ("gs://bucket/prefix?region=x", "no option region; .*endpoint"),
+        ("s3://bucket/prefix?profile=x", "no option profile; .*endpoint, region and poll"),
+        ("gs://bucket/prefix?region=x", "no option region; .*endpoint and poll"),
         ("s3://bucket/prefix?endpoint=server:9000", "the endpoint must be like"),
         ("s3://bucket/a//b", "each part of a path must be a name"),
     ],

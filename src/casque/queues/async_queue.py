@@ -221,7 +221,7 @@ class AsyncQueue(OperatorMethods):
         clock = self._session.clock
         give_up = clock.monotonic() + wait_us
         bell, steps = clock.bell(blocking=self._session.blocking), StepWatch(clock)
-        with self._session.access.listen(bell) as longest, self._session.woken_by_close(bell):
+        with self._session.access.listen(bell) as may_sleep, self._session.woken_by_close(bell):
             while True:
                 asked = clock.monotonic()
                 leased: Leased = await self._session.submit(operation)
@@ -229,7 +229,7 @@ class AsyncQueue(OperatorMethods):
                 if leased.jobs or left <= 0:
                     self._held_claims.add(leased.jobs, operation.lease_us, asked)
                     return leased.jobs
-                sleeps = (left, longest, leased.next_in_us)
+                sleeps = (left, may_sleep(), leased.next_in_us)
                 await self._sleep(bell, min(us for us in sleeps if us is not None), steps)
 
     async def _sleep(self, bell: Bell, span_us: int, steps: StepWatch) -> None:

@@ -16,7 +16,7 @@ from casque.rules.transaction import transact
 from casque.stores.description import Description
 from casque.stores.last_answers import LastAnswers, check_writers
 from casque.stores.listeners import Listeners
-from casque.stores.port import Answer
+from casque.stores.port import Answer, MaySleep
 from casque.stores.state_reads import StateReads
 from casque.system import forks, reentry
 from casque.system.clock import Bell, Clock, StoreTime, SystemClock
@@ -61,9 +61,9 @@ class MemoryStore(StateReads):
         return [answers[batch.writer] for batch in batches]
 
     @contextmanager
-    def listen(self, bell: Bell) -> Iterator[int | None]:
+    def listen(self, bell: Bell) -> Iterator[MaySleep]:
         with self._listeners.listening(bell):
-            yield None
+            yield lambda: None
 
     async def _read(self, look: Callable[[State, int], T]) -> T:
         forks.refuse_in_child(self._generation, self.name, "sqlite:///")

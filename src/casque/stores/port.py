@@ -23,6 +23,9 @@ COMMIT_DEADLINE_US = 30_000_000
 """How long one commit may try before it gives up with an error."""
 
 
+MaySleep = Callable[[], int | None]
+"""Returns how many microseconds a listener may sleep, unless its bell rings; None: for ever."""
+
 Answer = list[Any] | CasqueError
 """The answer to a batch: the outcome of each operation; or the error, if nothing was done."""
 
@@ -68,13 +71,14 @@ class Store(Protocol):
         """
         ...
 
-    def listen(self, bell: Bell) -> AbstractContextManager[int | None]:
+    def listen(self, bell: Bell) -> AbstractContextManager[MaySleep]:
         """While the context is open, call `bell.ring()` whenever a job may have become claimable.
 
         Also ring it whenever a record of kind `schedule` or `dismissal` has changed.
-        Yields how many microseconds a listener may sleep without a ring before it must dequeue
-        again; None if no ring is ever missed. A job that becomes due by time alone causes no ring:
-        a dequeue that finds nothing returns the time until the next job is due.
+        Yields a function for a listener whose dequeue found nothing: how many microseconds it may
+        sleep without a ring before it must dequeue again; None if no ring is ever missed. A job
+        that becomes due by time alone causes no ring: a dequeue that finds nothing returns the
+        time until the next job is due.
         """
         ...
 

@@ -19,7 +19,7 @@ from casque.record import Record
 from casque.rules.operations import Batch
 from casque.rules.state import QueueState
 from casque.rules.views import JobFilter, Served, Unserved
-from casque.stores.port import Answer, Store
+from casque.stores.port import Answer, MaySleep, Store
 from casque.system.clock import Bell, drive
 
 T = TypeVar("T")
@@ -44,7 +44,7 @@ class OnThread:
         commit = partial(self.store.commit, batches, max_conflicts=max_conflicts)
         return await _on(self._commits, commit)
 
-    def listen(self, bell: Bell) -> AbstractContextManager[int | None]:
+    def listen(self, bell: Bell) -> AbstractContextManager[MaySleep]:
         return self.store.listen(bell)
 
     async def get(self, job_id: str) -> Job | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Literal, TypeGuard, cast
@@ -18,7 +18,8 @@ from casque.adapters.storage.port import ObjectStoragePort
 from casque.buckets.port import Bucket
 from casque.errors import InvalidError
 from casque.stores.port import Store
-from casque.system.clock import Clock
+from casque.system.clock import MINUTE_US, SECOND_US, Clock
+from casque.system.durations import duration_us, told
 from casque.system.local_disk import resolved_folder, resolved_path
 
 Durability = Literal["full", "normal"]
@@ -35,6 +36,9 @@ _FORMS = (
     "gs://bucket/prefix, az://container/prefix, a path that ends in .db, .sqlite, .sqlite3 or "
     ".json, or the path of a folder"
 )
+SHORTEST_POLL_US, LONGEST_POLL_US = SECOND_US // 20, MINUTE_US
+"""The range of a ledger's option `poll`."""
+
 _FILE_SCHEMES = ("json", "sqlite")
 _BUCKETS = {"s3": "s3", "gs": "gcs", "az": "azure"}
 """The schemes of cloud buckets, and the extra to install for each."""
@@ -124,7 +128,7 @@ def _parsed_url(url: str) -> _Opener:
         raise InvalidError(f"{without_password(url)}: {error}. Use {_FORMS}.") from error
     if "#" in url:
         raise InvalidError(f"{without_password(url)}: write # as %23, or pass a path.")
-    if parts.query and parts.scheme not in ("sqlite", *_BUCKETS):
+    if parts.query and parts.scheme not in ("sqlite", "file", *_BUCKETS):
         raise InvalidError(f"{without_password(url)}: {parts.scheme}:// takes no options.")
     if parts.scheme in _BUCKETS:
         return _parsed_cloud(url, parts)
@@ -156,7 +160,8 @@ def _parsed_local(url: str, parts: SplitResult) -> _Opener:
         raise InvalidError(f"{without_password(url)}: write {forms}.")
     path = unquote(parts.path)
     if scheme == "file":
-        return partial(_open_folder, resolved_folder(path))
+        options = _options(url, parts, ("poll",))
+        return partial(_open_folder, resolved_folder(path), _poll_us(url, options))
     if scheme == "json":
         return partial(_open_document, resolved_path(path[1:], "a queue file"))
     return _parsed_sqlite(path[1:], _durability(url, parts.query))
@@ -170,7 +175,7 @@ def _parsed_path(path: str) -> _Opener:
     if Path(path).suffix in _SQLITE_SUFFIXES:
         return _parsed_sqlite(path, "full")
     if path.endswith("/") or _is_folder(path):
-        return partial(_open_folder, resolved_folder(path))
+        return partial(_open_folder, resolved_folder(path), None)
     raise InvalidError(f"{path!r} does not say what kind of store it is. Use {_FORMS}.")
 
 
@@ -197,7 +202,7 @@ def _parsed_bucket(bucket: object) -> _Opener:
             f"{type(bucket).__name__} is not a complete bucket: it lacks {' and '.join(missing)}. "
             "See `casque.Bucket`."
         )
-    return partial(_open_bucket, bucket)
+    return partial(_open_bucket, bucket, None)
 
 
 def _parsed_cloud(url: str, parts: SplitResult) -> _Opener:
@@ -209,19 +214,38 @@ def _parsed_cloud(url: str, parts: SplitResult) -> _Opener:
             f"{name}: write {scheme}://name/prefix. Credentials come from the environment; set "
             "another server with ?endpoint=…."
         )
-    known = ("endpoint", "region") if scheme == "s3" else ("endpoint",)
-    given = parse_qs(parts.query, keep_blank_values=True)
+    places = ("endpoint", "region") if scheme == "s3" else ("endpoint",)
+    options = _options(url, parts, (*places, "poll"))
+    prefix = checked_prefix(scheme, parts.netloc, unquote(parts.path))
+    checked_endpoint(options.get("endpoint"))
+    return partial(_open_cloud, url, prefix, options, _poll_us(url, options))
+
+
+def _options(url: str, parts: SplitResult, known: Sequence[str]) -> dict[str, str]:
+    """Return the options of a ledger's URL."""
+    name, given = without_password(url), parse_qs(parts.query, keep_blank_values=True)
     options = {key: values[-1] for key, values in given.items()}
     if unknown := [key for key in options if key not in known]:
+        *others, last = known
+        listed = f"options are {', '.join(others)} and {last}" if others else f"option is {last}"
         raise InvalidError(
-            f"{name}: {scheme}:// takes no option {', '.join(unknown)}; its options are "
-            f"{' and '.join(known)}."
+            f"{name}: {parts.scheme}:// takes no option {', '.join(unknown)}; its {listed}."
         )
     if empty := [key for key, value in options.items() if not value]:
         raise InvalidError(f"{name}: option {', '.join(empty)} is empty: set it or remove it.")
-    prefix = checked_prefix(scheme, parts.netloc, unquote(parts.path))
-    checked_endpoint(options.get("endpoint"))
-    return partial(_open_cloud, url, prefix, options)
+    return options
+
+
+def _poll_us(url: str, options: dict[str, str]) -> int | None:
+    """Take the option `poll` out of the options; None if it is not there."""
+    text = options.pop("poll", None)
+    if text is None:
+        return None
+    what = f"{without_password(url)}: poll"
+    poll_us = duration_us(text, what, at_least_us=SHORTEST_POLL_US)
+    if poll_us > LONGEST_POLL_US:
+        raise InvalidError(f"{what}: {text!r} is too long: at most {told(LONGEST_POLL_US)}.")
+    return poll_us
 
 
 def _durability(url: str, query: str) -> Durability:
@@ -274,19 +298,21 @@ def _open_storage(storage: ObjectStoragePort, clock: Clock | None) -> Store:
     return DocumentStore(storage, clock)
 
 
-def _open_folder(path: Path, clock: Clock | None) -> Store:
+def _open_folder(path: Path, poll_us: int | None, clock: Clock | None) -> Store:
     from casque.buckets.folder import FolderBucket
 
-    return _open_bucket(FolderBucket(path, clock), clock)
+    return _open_bucket(FolderBucket(path, clock), poll_us, clock)
 
 
-def _open_bucket(bucket: Bucket, clock: Clock | None) -> Store:
+def _open_bucket(bucket: Bucket, poll_us: int | None, clock: Clock | None) -> Store:
     from casque.stores.ledger.store import LedgerStore
 
-    return LedgerStore(bucket, clock)
+    return LedgerStore(bucket, clock, poll_us=poll_us)
 
 
-def _open_cloud(url: str, prefix: str, options: dict[str, str], clock: Clock | None) -> Store:
+def _open_cloud(
+    url: str, prefix: str, options: dict[str, str], poll_us: int | None, clock: Clock | None
+) -> Store:
     scheme, bucket = urlsplit(url)[:2]
     try:
         from casque.buckets.obstore import azure_bucket, gcs_bucket, s3_bucket
@@ -298,4 +324,4 @@ def _open_cloud(url: str, prefix: str, options: dict[str, str], clock: Clock | N
         ) from error
     makers: dict[str, Callable[..., Bucket]]
     makers = {"s3": s3_bucket, "gs": gcs_bucket, "az": azure_bucket}
-    return _open_bucket(makers[scheme](bucket, prefix, **options), clock)
+    return _open_bucket(makers[scheme](bucket, prefix, **options), poll_us, clock)

@@ -22,6 +22,7 @@ from casque.queues.session import Session
 from casque.record import Record
 from casque.rules.decide import Leased
 from casque.rules.operations import Dequeue, Heartbeat, Operation, PutRecord, Release, Tick
+from casque.stores.port import MaySleep
 from casque.system.clock import LOOK_US, SECOND_US, Bell, Clock, StepWatch, drive
 from casque.tasks.task import Task
 from casque.worker.attempt import RunningAttempt, Stopped
@@ -103,7 +104,7 @@ class StoreThread:
         self._is_taken = True
         """True once the event loop has taken the jobs that were claimed last."""
         self._claim_policy = ClaimPolicy(options.queues)
-        self._longest_us: int | None = None
+        self._may_sleep: MaySleep = lambda: None
         """How long the store may fail to ring."""
         self._presence_us = presence_us_of(session.store)
         self._steps = StepWatch(self._clock)
@@ -226,9 +227,7 @@ class StoreThread:
     async def _work(self) -> None:
         self._bell = self._clock.bell(blocking=self._session.blocking)  # on this thread's loop
         self._is_ready.set()
-        with self._session.access.listen(self) as deaf_us:
-            pauses = (us for us in (deaf_us, self._options.poll_us) if us is not None)
-            self._longest_us = min(pauses, default=None)
+        with self._session.access.listen(self) as self._may_sleep:
             while not self._is_over():
                 self._give_back_if_late()
                 if self._unserved.is_to_look and self._is_registered and self._is_claiming:
@@ -457,8 +456,9 @@ class StoreThread:
             attempt.lease_end_us = attempt.running.lease_end_us = sent + asked.lease_us
             message.claimed.append(attempt)
         with self._lock:
-            now = self._clock.monotonic()
-            self._claim_policy.answered(asked.limit, leased, sent, now, self._longest_us)
+            now, pauses = self._clock.monotonic(), (self._may_sleep(), self._options.poll_us)
+            longest = min((us for us in pauses if us is not None), default=None)
+            self._claim_policy.answered(asked.limit, leased, sent, now, longest)
             self._held.update(dict.fromkeys(message.claimed))
             self._busy += len(leased.jobs)
             self.claimed += len(leased.jobs)

@@ -33,7 +33,7 @@ from casque.stores.document.pace import Pace
 from casque.stores.last_answers import LastAnswers, check_writers
 from casque.stores.listeners import Listeners
 from casque.stores.place_errors import absent, replaced
-from casque.stores.port import COMMIT_DEADLINE_US, Answer
+from casque.stores.port import COMMIT_DEADLINE_US, Answer, MaySleep
 from casque.stores.state_reads import StateReads
 from casque.system.clock import Bell, Clock, Stopwatch, StoreTime, SystemClock
 
@@ -181,9 +181,9 @@ class DocumentStore(StateReads):
                 self._answers.keep(batch.writer, batch.number, kept, decided_us)
 
     @contextmanager
-    def listen(self, bell: Bell) -> Iterator[int | None]:
+    def listen(self, bell: Bell) -> Iterator[MaySleep]:
         with self._listeners.listening(bell):
-            yield POLL_US
+            yield lambda: POLL_US
 
     async def describe(self) -> Description:
         view = await self._load()

@@ -14,6 +14,7 @@ log               The entries as objects; finds out whether each sent entry was 
 log_reader        Follows the log to its end, and checks that it is still the same log.
 pacing            How the processes that write give each other a turn.
 payload_objects   Stores large payloads beside the log, and reads them.
+polling           How often a waiting process checks for new entries.
 presence          Records of live processes beside the log, overwritten by their owners.
 proof             Whether an answer about the log can be believed, since entries are deleted.
 replica           The copy of the log that a process holds: its state, or only its end.

@@ -83,6 +83,10 @@ class BucketTime:
         """Return how far the log's time is ahead of our estimate of the bucket's time."""
         return self.now() - self.asked()
 
+    def idle_us(self) -> int:
+        """Return how long ago the newest entry was written; 0 before the bucket was asked."""
+        return 0 if self._told is None else self.now() - self._newest
+
     def asked(self) -> int:
         """Return the bucket's own time, even if the log's is ahead of it."""
         assert self._told is not None, "ask the bucket for its time before deciding anything"

@@ -28,7 +28,7 @@ from casque.system.clock import SECOND_US, Stopwatch
 
 LOOK_EVERY_US = SECOND_US
 """How long a check of the mark stays valid, where a check costs a request."""
-IDLE_LOOK_US = 10 * SECOND_US
+IDLE_LOOK_US = 60 * SECOND_US
 """The same for a call that finds nothing new."""
 CHECK_EVERY_US = 30 * SECOND_US
 """How long a check of the last entry stays valid, where a check costs a request."""

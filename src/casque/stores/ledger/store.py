@@ -45,21 +45,17 @@ from casque.stores.ledger.payload_objects import (
     payload_missing,
     warn_missing,
 )
+from casque.stores.ledger.polling import Polling
 from casque.stores.ledger.presence import PRESENCE_US, Presence, is_ephemeral
 from casque.stores.ledger.replica import Replica
 from casque.stores.ledger.replica_lock import new_lock
 from casque.stores.ledger.sent_commits import Sent, SentCommits
 from casque.stores.ledger.tryout import ask_time
 from casque.stores.listeners import Listeners, makes_claimable
-from casque.stores.port import Answer
+from casque.stores.port import Answer, MaySleep
 from casque.stores.state_reads import StateReads
 from casque.system.background import TaskBackground, ThreadBackground
 from casque.system.clock import Bell, Clock, Stopwatch, SystemClock
-
-POLL_US = 500_000
-"""How long a waiting dequeue sleeps before it checks for entries of other processes."""
-POLL_LOCAL_US = 50_000
-"""The same, where a check costs almost nothing."""
 
 T = TypeVar("T")
 
@@ -70,9 +66,17 @@ class LedgerStore(StateReads):
     instant = False
 
     def __init__(
-        self, bucket: Bucket, clock: Clock | None = None, *, upkeep: Upkeep | None = None
+        self,
+        bucket: Bucket,
+        clock: Clock | None = None,
+        *,
+        poll_us: int | None = None,
+        upkeep: Upkeep | None = None,
     ) -> None:
-        """`upkeep` applies if this process creates the ledger; its other processes read it."""
+        """`poll_us` is the longest time between two checks for entries of other processes.
+
+        `upkeep` applies if this process creates the ledger; its other processes read it.
+        """
         self.clock = clock or SystemClock()
         self.name = bucket.name
         self.blocking = bucket.blocking
@@ -83,6 +87,7 @@ class LedgerStore(StateReads):
         self._time = BucketTime(self.clock)
         self._lock = new_lock(blocking=bucket.blocking)
         self._listeners = Listeners()
+        self._polling = Polling(self._time, poll_us, blocking=bucket.blocking)
         self._pacing = Pacing(self._requests, self._time)
         self._presence = Presence(self._requests)
         self._payloads = PayloadObjects(self._requests)
@@ -352,9 +357,9 @@ class LedgerStore(StateReads):
     # -- waiting ---------------------------------------------------------------
 
     @contextmanager
-    def listen(self, bell: Bell) -> Iterator[int | None]:
+    def listen(self, bell: Bell) -> Iterator[MaySleep]:
         with self._listeners.listening(bell):
-            yield POLL_LOCAL_US if self.blocking else POLL_US
+            yield self._polling.interval_us
 
     # -- reading ---------------------------------------------------------------
 

@@ -28,7 +28,7 @@ from casque.stores.description import Description
 from casque.stores.last_answers import KeptAnswer, LastAnswers, check_writers
 from casque.stores.listeners import Listeners
 from casque.stores.place_errors import replaced
-from casque.stores.port import Answer, Joined
+from casque.stores.port import Answer, Joined, MaySleep
 from casque.stores.sqlite import fast_path, forks
 from casque.stores.sqlite.backup import Backup, Progress, back_up
 from casque.stores.sqlite.batch import carry_out
@@ -373,10 +373,10 @@ class SqliteStore:
     # -- waiting ---------------------------------------------------------------
 
     @contextmanager
-    def listen(self, bell: Bell) -> Iterator[int | None]:
+    def listen(self, bell: Bell) -> Iterator[MaySleep]:
         process.generation()
         with self._listeners.listening(bell), self._watch.kept():
-            yield None
+            yield lambda: None
 
     # -- reading ---------------------------------------------------------------
 
