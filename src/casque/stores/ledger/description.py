@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from casque.buckets.port import PAGE
 from casque.stores.description import Description, Size
 from casque.stores.ledger.bucket_requests import BucketRequests
 from casque.stores.ledger.format_check import find_ledger
-from casque.stores.ledger.ledger_bucket import MARKER
 from casque.system.clock import Stopwatch
-
-
-class _Format(msgspec.Struct):
-    format: int
 
 
 async def describe(requests: BucketRequests, watch: Stopwatch) -> Description:
     """Describe the ledger. Counts the objects of one page, the first 1,000."""
-    identity = await find_ledger(requests, watch)
-    mark = None if identity is None else await requests.get(MARKER, watch)
+    mark = await find_ledger(requests, watch)
     if mark is None:
         return Description("ledger")
+    requests.bucket.bind(mark)
     page = await requests.list("", "", watch)
     size = Size(len(page), sum(one.size for one in page), is_partial=len(page) == PAGE)
-    return Description(
-        "ledger", identity, msgspec.json.decode(mark.body, type=_Format).format, size
-    )
+    return Description("ledger", mark.identity, mark.format, size)
