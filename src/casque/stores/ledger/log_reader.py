@@ -202,6 +202,7 @@ class LogReader:
         if replica is None or replica.is_changing or (replica.is_blind and not blind):
             self._note_known()
             replica, self._is_read = Replica(blind=blind), False
+            self._unproven.clear()  # they may be entries under names that were freed
         elif self._is_read:
             await self._check_head(replica, watch)
             if self._unproven:  # an earlier call ended in between
