@@ -243,6 +243,9 @@ def misplaced(state: State) -> list[Any]:
     ring: set[Any] = set()
     waiting: set[Any] = set()
     for line in state.lines():
+        assert line.earliest_us == min(
+            due_us for rank in line.ranks.values() for due_us, _, _ in rank
+        )
         assert line.visit_us in (None, line.earliest_us)
         if not state.is_paused(line.queue):
             name = (line.turn, line.queue, line.entrypoint)
