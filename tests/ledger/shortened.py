@@ -11,6 +11,8 @@ from collections.abc import Callable, Coroutine
 from datetime import timedelta
 from typing import Any, Literal, TypeVar
 
+import pytest
+
 from casque.buckets.memory import MemoryBucket
 from casque.buckets.port import Bucket, Expect, Found, Listed, Version
 from casque.errors import CasqueError, StorageError
@@ -26,6 +28,8 @@ from tests.conformance.harnesses import BucketClock
 UPKEEP = Upkeep(deletion_age_us=60 * SECOND_US, proof_age_us=5 * SECOND_US, snapshot_entries=10)
 LONG = timedelta(seconds=70)
 """Longer than the deletion age, and the second by which a bucket's clock may round."""
+
+both_kinds = pytest.mark.parametrize("blocking", [True, False], ids=["folder", "bucket"])
 
 T = TypeVar("T")
 
@@ -43,6 +47,10 @@ class Stopping:
         self.name, self.blocking, self.close = bucket.name, bucket.blocking, bucket.close
         self.fails = "nothing"
         """Requests that begin like this are not answered, and have no effect."""
+        self.refuses = "nothing"
+        """Requests that begin like this are refused."""
+        self.asked: list[str] = []
+        """What was requested: "put log/", for example."""
         self.keeps = "nothing"
         """Objects whose keys begin like this are not deleted."""
         self.created: list[str] = []
@@ -89,6 +97,9 @@ class Stopping:
             await self._around(f"delete {name}", lambda: self._bucket.delete(key))
 
     async def _around(self, name: str, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        self.asked.append(name[: name.find("/") + 1] or name)
+        if name.startswith(self.refuses):
+            raise StorageError("refused: 403", outcome_unknown=False)
         if name.startswith(self.fails):
             raise StorageError("no answer", outcome_unknown=True)
         meanwhile = self._meanwhile
@@ -121,9 +132,11 @@ class Process:
             raise answer
         return answer
 
-    async def add(self, *ids: str, minted: bool = False, number: int = 0) -> None:
+    async def add(
+        self, *ids: str, queue: str = "q", minted: bool = False, number: int = 0
+    ) -> None:
         """Add jobs in one commit. If `minted`, it does not need the state."""
-        requests = (Request(id, "q", "e", b"", 0, 3, minted=minted) for id in ids)
+        requests = (Request(id, queue, "e", b"", 0, 3, minted=minted) for id in ids)
         [added] = await self.commit(Enqueue(tuple(requests), 16), number=number)
         if isinstance(added, CasqueError):
             raise added
@@ -176,6 +189,9 @@ class Objects:
 
     def body(self, key: str) -> bytes:
         return self.bucket._objects[key].body
+
+    def remove(self, key: str) -> None:
+        del self.bucket._objects[key]
 
     def replace(self, key: str, body: bytes) -> None:
         self.bucket._objects[key] = self.bucket._objects[key]._replace(body=body)

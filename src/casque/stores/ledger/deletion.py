@@ -52,6 +52,8 @@ class Deletion:
         self._payloads = payloads
         self._pause = pause
         self._verified: set[int] = set()
+        self._shortened_to = 0
+        """The newest snapshot for which everything that it replaces is deleted."""
         self._listed = ""
         """The key after which the payloads are listed next."""
 
@@ -60,6 +62,10 @@ class Deletion:
         now = await bucket_stamp(self._requests, self._watch())
         await self._shorten(now, counters_of)
         await self._delete_left_payloads(now)
+
+    def is_done(self, snapshot: int) -> bool:
+        """True if nothing is left of what this snapshot replaces, as far as this process knows."""
+        return self._shortened_to >= snapshot
 
     async def _shorten(self, now: int, counters_of: CountersOf) -> None:
         listed = await snapshots_after(self._requests, 0, self._watch())
@@ -71,6 +77,7 @@ class Deletion:
         if snapshot is not None:
             await self._delete_entries(snapshot)
             await self._delete_snapshots([one.number for one in listed], snapshot)
+            self._shortened_to = snapshot
         await self._delete_left_parts(now)
 
     async def _newest_whole(
@@ -86,6 +93,7 @@ class Deletion:
         """
         for one in reversed(old):
             if not await self._replaces_something(one.number, len(listed)):
+                self._shortened_to = one.number  # by another process
                 return None
             if one.number in self._verified:
                 return one.number

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 
 from casque.errors import CasqueError
 from casque.stores.ledger.bucket_requests import BucketRequests
@@ -23,6 +24,8 @@ LEAST_BYTES = 16 * 1024 * 1024
 """A log below this size makes no snapshot due by its size."""
 OVERDUE = 1.5
 """When any process writes the snapshot, not only the one whose entry made it due."""
+QUIET_ENTRIES = 32
+"""After how many entries a snapshot is due in a log that has become quiet."""
 CLOSE_SECONDS = 10
 """How long a close waits for work that is under way: short-lived processes finish it too."""
 
@@ -49,6 +52,8 @@ class Housekeeping:
         """Returns the store's replica, if it was read to the end of the log."""
         self._writer = requests.clock.new_id()
         self._deletion = Deletion(requests, self._writer, payloads, self.background.pause)
+        self._overdue = OVERDUE
+        """The share of a snapshot that must be due until this process tries to write it."""
         self._looked = Stopwatch(requests.clock)
         self._jitter = requests.clock.random()
 
@@ -57,15 +62,38 @@ class Housekeeping:
         if replica.state is None or self.background.is_busy:
             return
         is_due, was_due = self._due(replica), self._due(replica, 1, size)
-        if is_due >= OVERDUE or was_due < 1 <= is_due:
+        if is_due < 1:
+            self._overdue = OVERDUE
+        if is_due >= self._overdue or was_due < 1 <= is_due:
+            # If it fails, the next try is not at the next entry: each one copies the whole state.
+            self._overdue = is_due + OVERDUE - 1
             self._start(self._take_snapshot)
         else:
-            self.look()
+            self._look_if_time()
 
-    def look(self) -> None:
+    def after_quiet_call(self, replica: Replica, quiet_us: int) -> None:
+        """Start what is due after a call that stored nothing.
+
+        `quiet_us` is the time since the last entry. In a log that has become quiet, few entries are
+        enough for a snapshot: the next process opens it quickly, and little remains stored.
+        """
+        if replica.state is None or self.background.is_busy:
+            return
+        tail = replica.number - replica.snapshot
+        if tail >= QUIET_ENTRIES and quiet_us > self._quiet_us():
+            self._start(partial(self._take_snapshot, is_quiet=True))
+        elif tail < QUIET_ENTRIES and self._deletion.is_done(replica.snapshot):
+            self._looked = Stopwatch(self._requests.clock)  # nothing is left to delete
+        else:
+            self._look_if_time()
+
+    def _look_if_time(self) -> None:
         """Look for old objects if it is time."""
-        if not self.background.is_busy and self._looked.elapsed_us() > self._every_us():
+        if self._looked.elapsed_us() > self._every_us():
             self._start(self._look)
+
+    def _quiet_us(self) -> int:
+        return int(self._requests.bucket.upkeep.deletion_age_us * (0.5 + self._jitter))
 
     def _due(self, replica: Replica, entries: int = 0, size: int = 0) -> float:
         """Return the share of a snapshot that is due, or was before the last `entries`."""
@@ -92,7 +120,7 @@ class Housekeeping:
     async def _look(self) -> None:
         await self._deletion.work(self._counters_of)
 
-    async def _take_snapshot(self) -> None:
+    async def _take_snapshot(self, *, is_quiet: bool = False) -> None:
         replica = self._replica()
         if replica is None:
             return
@@ -103,9 +131,14 @@ class Housekeeping:
             replica = self._replica()
             if replica is None or replica.state is None or replica.digest is None:
                 return
+            if replica.is_changing:  # an interrupt may have left it half changed
+                return
             if newer:
                 replica.knows_snapshot(newer[-1].number, replica.snapshot_bytes)
-            if self._due(replica) < 1:
+            is_due = self._due(replica) >= 1
+            if is_quiet:
+                is_due = replica.number - replica.snapshot >= QUIET_ENTRIES
+            if not is_due:
                 return
             frozen = Frozen.of(replica.state, replica.number, replica.digest)
         size = await write_snapshot(self._requests, frozen, self._writer, self.background.pause)

@@ -10,6 +10,7 @@ from casque.buckets.port import Found
 from casque.errors import CorruptError
 from casque.rules.state import State
 from casque.stores.ledger.bucket_requests import BucketRequests
+from casque.stores.ledger.framing import unreadable
 from casque.stores.ledger.snapshot import Builder, Manifest, decode_manifest
 from casque.stores.ledger.snapshot_listing import manifest_key, part_key, snapshots_after
 from casque.system.clock import Stopwatch
@@ -58,7 +59,11 @@ async def _load(requests: BucketRequests, number: int) -> LoadedSnapshot:
 async def read_manifest(requests: BucketRequests, number: int) -> Manifest:
     key = manifest_key(number)
     found = await requests.get(key, Stopwatch(requests.clock))
-    return decode_manifest(_content(requests, key, found), requests.full_name(key))
+    name = requests.full_name(key)
+    manifest = decode_manifest(_content(requests, key, found), name)
+    if manifest.number != number:
+        raise unreadable(name, f"it is the manifest of snapshot {manifest.number}")
+    return manifest
 
 
 async def read_parts(

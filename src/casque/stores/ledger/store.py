@@ -203,6 +203,7 @@ class LedgerStore(StateReads):
             try:
                 watch = self._requests.begin(called)
                 await self._reader.with_a_second_read(work)
+                self._tidy()
                 return [answers[batch.writer] for batch in batches]
             except StorageError as error:
                 answers.update(self._sent.answered(batches))
@@ -213,6 +214,12 @@ class LedgerStore(StateReads):
                 if not answers:
                     raise error from error.cause
                 return [answers.get(batch.writer, error) for batch in batches]
+
+    def _tidy(self) -> None:
+        """Start what is due beside the calls, after a call that may have stored nothing."""
+        replica = self._reader.current
+        if replica is not None:
+            self.housekeeping.after_quiet_call(replica, self._time.idle_us())
 
     async def _commit(
         self,
