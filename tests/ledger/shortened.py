@@ -132,9 +132,7 @@ class Process:
             raise answer
         return answer
 
-    async def add(
-        self, *ids: str, queue: str = "q", minted: bool = False, number: int = 0
-    ) -> None:
+    async def add(self, *ids: str, queue: str = "q", minted: bool = False, number: int = 0) -> None:
         """Add jobs in one commit. If `minted`, it does not need the state."""
         requests = (Request(id, queue, "e", b"", 0, 3, minted=minted) for id in ids)
         [added] = await self.commit(Enqueue(tuple(requests), 16), number=number)

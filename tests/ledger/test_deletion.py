@@ -6,20 +6,14 @@ n+1, and could create it: on a log that went on long ago.
 
 from __future__ import annotations
 
-import json
 from datetime import timedelta
 
 import pytest
 
-from casque.errors import CorruptError, StorageError
-from casque.job import Job
+from casque.errors import StorageError
 from casque.stores.ledger import bucket_requests
-from casque.stores.ledger.ledger_bucket import MARKER
 from casque.stores.ledger.log import key_of
-from casque.stores.ledger.proof import Proof
-from casque.stores.ledger.snapshot_listing import MANIFESTS, PARTS
 from tests.ledger.shortened import Objects, Stopping, both_kinds, run
-
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +28,6 @@ MOMENTS = {
     "before its entry is stored": ("put log/", False),
     "before the answer": ("put log/", True),
 }
-
 
 
 @both_kinds

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,6 @@ from casque.record import Record
 from casque.rules.operations import Dequeue, PutRecord
 from casque.rules.state import State, WriterRow
 from casque.stores.ledger import snapshot
-from casque.stores.ledger.entry import decode
-from casque.stores.ledger.framing import digest_of
 from casque.stores.ledger.snapshot import (
     Builder,
     Counters,
@@ -32,7 +29,7 @@ from casque.stores.ledger.snapshot import (
 from casque.stores.ledger.snapshot_writer import write_snapshot
 from casque.system.clock import SECOND_US
 from casque.testing.simulation import facts
-from tests.ledger.shortened import LONG, UPKEEP, Objects, Stopping, both_kinds, run
+from tests.ledger.shortened import LONG, Objects, Stopping, both_kinds, run
 
 GOLDEN = Path(__file__).parent / "golden"
 ID = "018cc251-f400-7123-8abc-0123456789ab"
