@@ -44,7 +44,7 @@ def test_a_large_payload_is_neither_in_the_log_nor_in_the_state() -> None:
         small, large = q.enqueue("e", bytes(LARGE_BYTES)), q.enqueue("e", bytes(LARGE_BYTES + 1))
         assert len(payloads(bucket)) == 1
         assert LARGE_BYTES < log_bytes(bucket) < LARGE_BYTES + 500
-        q.stats()
+        q.queues()  # reads the log
         assert store._reader.replica is not None
         assert store._reader.replica.state is not None
         kept = store._reader.replica.state.jobs[large.id].payload
@@ -187,7 +187,7 @@ async def sleep(clock: SimClock, seconds: float) -> None:
 def test_payloads_that_no_job_refers_to_are_deleted_when_they_are_old() -> None:
     async def main(clock: SimClock, bucket: Distant, store: LedgerStore) -> None:
         async with BrokerQueue(store) as q:
-            await q.stats()  # a producer that knows no state deletes nothing
+            await q.queues()  # a producer that knows no state deletes nothing
             kept = await q.enqueue("e", LARGE, queue="later")
             [used] = payloads(bucket)
             await PayloadObjects(store._requests).put(

@@ -85,6 +85,13 @@ class Tally:
             assert job.lease_until_us is not None
             self.last_attempts.discard((job.lease_until_us, job.seq))
 
+    def next_change(self, now: int) -> int | None:
+        """When the next job changes state by itself, if any does."""
+        bound = (now + 1, -1)
+        sets = (self.scheduled, self.last_attempts)
+        moments = (keys.first_from(bound) for keys in sets if keys is not None)
+        return min((moment[0] for moment in moments if moment is not None), default=None)
+
     def stats(self, now: int, judged_us: int) -> Stats:
         """Return the counts at `now`. Leases that end at `judged_us` or before have ended."""
         new, tried, in_progress, last_attempts, completed, dead, cancelled = self.counts

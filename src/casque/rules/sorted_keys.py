@@ -38,6 +38,14 @@ class SortedKeys(Generic[K]):
         """The smallest key. The set must not be empty."""
         return self._blocks[0][0]
 
+    def first_from(self, bound: K) -> K | None:
+        """The smallest key that is not below `bound`."""
+        at = bisect_left(self._lasts, bound)
+        if at == len(self._lasts):
+            return None
+        block = self._blocks[at]
+        return block[bisect_left(block, bound)]
+
     def add(self, key: K) -> None:
         """Add a key that is not in the set."""
         lasts, blocks = self._lasts, self._blocks

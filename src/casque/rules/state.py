@@ -28,7 +28,7 @@ READER_LEASE_US = 5 * MINUTE_US
 """How long readers, which take no lease, use the earlier time after a clock step."""
 
 _WRITERS_DROPPED_AT_ONCE = 8
-_NEVER = 2**63 - 1
+NEVER = 2**63 - 1
 
 LineKey = tuple[str, str]
 RecordKey = tuple[str, str]
@@ -150,6 +150,12 @@ class State:
             dead=stats.dead - gone[JobStatus.DEAD],
             cancelled=stats.cancelled - gone[JobStatus.CANCELLED],
         )
+
+    def stats_hold_until(self, now: int) -> int:
+        """Return the instant from which `stats(None, …)` differs, if nothing changes the state."""
+        change = self.tally.next_change(now)
+        expiry = self._job_expiry.first[0] if self._job_expiry else NEVER
+        return expiry if change is None else min(change, expiry)
 
     def gone_jobs(self, now: int) -> Iterator[Job]:
         """Expired jobs that are not pruned yet, oldest first."""
@@ -347,7 +353,7 @@ class State:
         self.tally.add(state, job, self.time_us)
         due_us = job.due_us
         if due_us is None:
-            expires = _NEVER if job.expires_us is None else job.expires_us
+            expires = NEVER if job.expires_us is None else job.expires_us
             self._job_expiry.add((expires, job.seq, job.id))
             return
         line = index.lines.get(job.entrypoint)
@@ -366,7 +372,7 @@ class State:
         self.tally.discard(state, job)
         due_us = job.due_us
         if due_us is None:
-            expires = _NEVER if job.expires_us is None else job.expires_us
+            expires = NEVER if job.expires_us is None else job.expires_us
             self._job_expiry.discard((expires, job.seq, job.id))
             return
         line = index.lines[job.entrypoint]

@@ -17,6 +17,7 @@ payload_objects   Stores large payloads beside the log, and reads them.
 polling           How often a waiting process checks for new entries.
 presence          Records of live processes beside the log, overwritten by their owners.
 proof             Whether an answer about the log can be believed, since entries are deleted.
+reads             The reads of a ledger, which put payloads into the jobs.
 replica           The copy of the log that a process holds: its state, or only its end.
 replica_lock      A lock that threads or tasks of several event loops can hold.
 sent_commits      The commits whose outcome is unknown, and the answers to those that are stored.
@@ -26,5 +27,6 @@ snapshot_loader   Builds the state from the newest snapshot.
 snapshot_writer   Stores a snapshot beside the commits: its parts, then its manifest.
 store             `LedgerStore`: a commit is the next entry of a log in a bucket.
 stored_job        A whole job, as snapshots and the event `Inserted` store it.
+summary           The counts of a ledger, which each entry has.
 tryout            Checks that the bucket keeps its promises, and reads its time.
 """

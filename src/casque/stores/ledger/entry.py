@@ -13,8 +13,9 @@ from sys import intern
 from typing import Any, NamedTuple, cast
 
 import msgspec
+from msgspec.structs import astuple
 
-from casque.job import HeaderPairs, Job
+from casque.job import HeaderPairs, Job, Stats
 from casque.rules.operations import (
     Added,
     BatchStamp,
@@ -43,6 +44,7 @@ from casque.stores.ledger.apart_payload import (
 )
 from casque.stores.ledger.framing import NO_DIGEST, Kind, seal, unreadable, unseal
 from casque.stores.ledger.stored_job import StoredJob, from_stored, packed, to_stored, unpacked
+from casque.stores.ledger.summary import Summary
 
 FORMAT = 1
 
@@ -74,6 +76,8 @@ class Entry(NamedTuple):
     events: list[Event]
     guest: Guest | None = None
     """The process that should write the next entry. This is advice only."""
+    summary: Summary | None = None
+    """The counts after this entry, if the writer knows them."""
 
 
 # The most frequent events are stored in fewer bytes than the others: a UUID as its 16 bytes, a
@@ -161,8 +165,12 @@ class _Body(msgspec.Struct, array_like=True):
     guest: tuple[bytes, int] | None = None
 
 
+class _WholeBody(_Body, array_like=True):
+    summary: tuple[tuple[int, int, int, int, int, int, int], int] | None = None
+
+
 _encode = msgspec.msgpack.Encoder(enc_hook=to_stored_payload).encode
-_decoder = msgspec.msgpack.Decoder(_Body)
+_decoder = msgspec.msgpack.Decoder(_WholeBody)
 
 
 def encode(entry: Entry) -> bytes:
@@ -175,6 +183,9 @@ def encode(entry: Entry) -> bytes:
         cast("list[_Stored]", [_to_stored(event, time) for event in entry.events]),
         None if entry.guest is None else (packed(entry.guest.word), entry.guest.span_us),
     )
+    if entry.summary is not None:
+        stats, until_us = entry.summary
+        return seal(_ENTRY, _encode((*astuple(body), (astuple(stats), until_us))))
     return seal(_ENTRY, _encode(body))
 
 
@@ -189,7 +200,10 @@ def decode(content: bytes, name: str) -> Entry:
         guest = None if body.guest is None else Guest(unpacked(body.guest[0]), body.guest[1])
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise unreadable(name, str(error)) from error
-    return Entry(body.number, stamps, time, body.previous, events, guest)
+    summary = None
+    if body.summary is not None:
+        summary = Summary(Stats(*body.summary[0]), body.summary[1])
+    return Entry(body.number, stamps, time, body.previous, events, guest, summary)
 
 
 def _to_stored(event: Event, time: int) -> _Stored | _Emptied:

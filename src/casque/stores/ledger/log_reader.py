@@ -35,7 +35,7 @@ CHECK_EVERY_US = 30 * SECOND_US
 
 _FEW = 4
 """How many entries are read in parallel after another process took the next one."""
-_AT_ONCE = 32
+_AT_ONCE = 64
 """How many entries are read in parallel at most."""
 _BYTES_AT_ONCE = 4 * 1024 * 1024
 """How many bytes are read in parallel at most, except for a single larger entry."""

@@ -15,6 +15,7 @@ from casque.rules.state import State
 from casque.stores.ledger.entry import FIRST, Entry, decode
 from casque.stores.ledger.framing import digest_of
 from casque.stores.ledger.snapshot import Counters
+from casque.stores.ledger.summary import EMPTY, Summary
 
 RECENT = 32
 """How many of the last entries' writers it remembers."""
@@ -37,6 +38,8 @@ class Replica:
         self.state = None if blind else State()
         self.writers: deque[str] = deque(maxlen=RECENT)
         """The writers of the last entries: for each entry, the writer of its first batch."""
+        self.summary: Summary | None = EMPTY
+        """The counts after the last entry; None if its writer did not know them."""
         self.snapshot = 0
         """The number of the newest snapshot that this process knows."""
         self.snapshot_bytes = 0
@@ -74,11 +77,11 @@ class Replica:
 
     def leap(self, number: int) -> None:
         """Move a replica that has no state to the position before entry `number`."""
-        self._end = number - 1, None
+        self._end, self.summary = (number - 1, None), None
 
     def restore(self, state: State, number: int, digest: bytes, size: int) -> None:
         """Begin with the state of a snapshot of this size, instead of with nothing."""
-        self.state, self._end = state, (number, digest)
+        self.state, self._end, self.summary = state, (number, digest), None
         self.snapshot, self.snapshot_bytes = number, size
 
     def knows_snapshot(self, number: int, size: int) -> None:
@@ -93,7 +96,7 @@ class Replica:
         self.is_changing = True
         if self.state is not None:
             self._evolve(self.state, entry)
-        self.decided(entry.stamps, content)
+        self.decided(entry.stamps, content, entry.summary)
         return entry
 
     def _evolve(self, state: State, entry: Entry) -> None:
@@ -108,9 +111,12 @@ class Replica:
         self.is_changing = True
         return State() if self.state is None else self.state
 
-    def decided(self, stamps: Sequence[BatchStamp], content: bytes) -> None:
+    def decided(
+        self, stamps: Sequence[BatchStamp], content: bytes, summary: Summary | None
+    ) -> None:
         """Remember that the current state was stored, as the next entry."""
         self._end = self.number + 1, digest_of(content)
+        self.summary = summary
         self.log_bytes += len(content)
         if (state := self.state) is not None:
             self._counters.append(Counters.of(state))

@@ -12,6 +12,7 @@ from casque.stores.ledger.apart_payload import ApartPayload
 from casque.stores.ledger.entry import Guest
 from casque.stores.ledger.pacing import Pacing
 from casque.stores.ledger.payload_objects import PayloadObjects
+from casque.stores.ledger.summary import Summary
 from casque.stores.port import Answer
 from casque.system.clock import Stopwatch
 
@@ -29,6 +30,8 @@ class Sent(NamedTuple):
     rings: bool
     freed: Sequence[ApartPayload] = ()
     """Payloads that no job refers to any more once this commit is stored."""
+    summary: Summary | None = None
+    """The counts after it."""
     put: Stopwatch | None = None
     """The time since its large payloads were stored."""
 

@@ -7,7 +7,7 @@ again. docs/design/ledger.md explains why nothing is lost or doubled.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import repeat
@@ -18,19 +18,13 @@ from msgspec.structs import replace
 from casque.buckets.meter import Requests
 from casque.buckets.port import Bucket
 from casque.errors import StorageError
-from casque.job import Job
-from casque.record import EPHEMERAL, Record
 from casque.rules.operations import Batch, Enqueue, Fail
-from casque.rules.state import QueueState, State
 from casque.rules.transaction import transact
-from casque.rules.views import JobFilter
 from casque.stores.conflicts import check_conflicts
 from casque.stores.creation import Report
-from casque.stores.description import Description
 from casque.stores.last_answers import check_writers
 from casque.stores.ledger.bucket_requests import BucketRequests
 from casque.stores.ledger.bucket_time import BucketTime
-from casque.stores.ledger.description import describe
 from casque.stores.ledger.entry import Entry, encode
 from casque.stores.ledger.housekeeping import CLOSE_SECONDS, Housekeeping
 from casque.stores.ledger.ledger_bucket import LedgerBucket, Upkeep
@@ -43,24 +37,24 @@ from casque.stores.ledger.payload_objects import (
     apart_in,
     freed_by,
     payload_missing,
-    warn_missing,
 )
 from casque.stores.ledger.polling import Polling
 from casque.stores.ledger.presence import PRESENCE_US, Presence, is_ephemeral
+from casque.stores.ledger.reads import LedgerReads
 from casque.stores.ledger.replica import Replica
 from casque.stores.ledger.replica_lock import new_lock
 from casque.stores.ledger.sent_commits import Sent, SentCommits
+from casque.stores.ledger.summary import summary_of, with_added
 from casque.stores.ledger.tryout import ask_time
 from casque.stores.listeners import Listeners, makes_claimable
 from casque.stores.port import Answer, MaySleep
-from casque.stores.state_reads import StateReads
 from casque.system.background import TaskBackground, ThreadBackground
 from casque.system.clock import Bell, Clock, Stopwatch, SystemClock
 
 T = TypeVar("T")
 
 
-class LedgerStore(StateReads):
+class LedgerStore(LedgerReads):
     """A store in a bucket. Nothing is read or written before its first use."""
 
     instant = False
@@ -288,12 +282,28 @@ class LedgerStore(StateReads):
             return Sent(0, b"", batches, done.outcomes, (), now, None, rings=False)
         assert replica.digest is not None
         guest = self._pacing.next_guest(now)
-        entry = Entry(replica.number + 1, done.stamps, now, replica.digest, done.events, guest)
+        if replica.is_blind:
+            summary = with_added(replica.summary, done.events, now)
+        else:
+            summary = summary_of(state, now)
+        entry = Entry(
+            replica.number + 1, done.stamps, now, replica.digest, done.events, guest, summary
+        )
         outcomes = _without_places(done.outcomes) if replica.is_blind else done.outcomes
         rings = any(map(makes_claimable, done.events))
         content, freed = encode(entry), freed_by(state)
         return Sent(
-            entry.number, content, batches, outcomes, done.stamps, now, guest, rings, freed, put
+            entry.number,
+            content,
+            batches,
+            outcomes,
+            done.stamps,
+            now,
+            guest,
+            rings,
+            freed,
+            summary,
+            put,
         )
 
     async def _append(self, replica: Replica, sent: Sent, watch: Stopwatch) -> bool:
@@ -327,7 +337,7 @@ class LedgerStore(StateReads):
 
     def _stored(self, replica: Replica, sent: Sent) -> None:
         """Note that the batch decided last is stored, as the next entry."""
-        replica.decided(sent.stamps, sent.content)
+        replica.decided(sent.stamps, sent.content, sent.summary)
         self._reader.extended(replica)
         self._sent.stored(sent)
         self._time.saw(sent.decided_us)
@@ -368,78 +378,7 @@ class LedgerStore(StateReads):
         with self._listeners.listening(bell):
             yield self._polling.interval_us
 
-    # -- reading ---------------------------------------------------------------
-
-    async def _read(self, look: Callable[[State, int], T]) -> T:
-        """Read the log to its end, then call `look` with the state and the time."""
-
-        async def work() -> T:
-            called = Stopwatch(self.clock)
-            async with self._lock:
-                watch = self._requests.begin(called)
-                replica, is_current = await self._reader.ready(watch, blind=False, to_write=False)
-                if is_current:
-                    called = watch = Stopwatch(self.clock)
-                await self._reader.learn_time(watch, to_write=False)
-                number = replica.number
-            # Without the lock, so that readers delay nobody.
-            begun, is_last = Stopwatch(self.clock), False
-            if not is_current:
-                is_last = await self._reader.read_next(number, watch) is None
-            async with self._lock:
-                watch = self._requests.begin(called)
-                replica, _ = await self._reader.ready(watch, blind=False, to_write=False)
-                if is_last:
-                    await self._reader.prove(replica, begun, watch, shows_end=True)
-                elif not is_current:
-                    await self._reader.catch_up(replica, watch)
-                assert replica.state is not None
-                now, replica.state.step = self._time.now(), self._time.step
-                return look(replica.state, now)
-
-        return await self._reader.with_a_second_read(work)
-
-    async def get(self, job_id: str) -> Job | None:
-        read = super().get
-
-        async def look() -> list[Job]:
-            job = await read(job_id)
-            return [] if job is None else [job]
-
-        return next(iter(await self._whole(look)), None)
-
-    async def jobs(self, wanted: JobFilter, *, limit: int, after: int = 0) -> list[Job]:
-        read = super().jobs
-        return await self._whole(lambda: read(wanted, limit=limit, after=after))
-
-    async def peek(
-        self, entrypoints: Collection[str] | None, queue: str | None, limit: int
-    ) -> list[Job]:
-        read = super().peek
-        return await self._whole(lambda: read(entrypoints, queue, limit))
-
-    async def picture(self) -> QueueState:
-        state = await super().picture()
-        jobs, _ = await self._payloads.fill_jobs(state.jobs)
-        return replace(state, jobs=tuple(jobs))
-
-    async def _whole(self, read: Callable[[], Awaitable[list[Job]]]) -> list[Job]:
-        """Read jobs with their payloads. A payload that is missing is shown as empty."""
-        jobs, missing = await self._payloads.fill_jobs(await read())
-        if missing:  # unless a job ended, and its payload was deleted, in between
-            jobs, missing = await self._payloads.fill_jobs(await read())
-        if missing:
-            warn_missing(missing)
-        return jobs
-
-    async def records(self, kind: str) -> list[Record]:
-        if kind not in EPHEMERAL:
-            return await super().records(kind)
-        return await self._presence.records(kind, await self._read(lambda *_: self._time.asked()))
-
-    async def describe(self) -> Description:
-        async with self._lock:
-            return await describe(self._requests, self._requests.begin(Stopwatch(self.clock)))
+    # -- closing ---------------------------------------------------------------
 
     async def close(self) -> None:
         await self.housekeeping.background.stop(CLOSE_SECONDS)

@@ -128,6 +128,7 @@ class Replay:
         self._expect(name, asked, entry)
         operations = [operation for one in asked for operation in one.batch.operations]
         self._take(content, entry, operations)
+        self._check_summary(name, entry)
         for one in asked:
             one.number = number
 
@@ -176,6 +177,17 @@ class Replay:
                 f"{name} does not follow from the entries before it:\n  it has {entry.events}\n"
                 f"  the rules decide {done.events}"
             )
+
+    def _check_summary(self, name: str, entry: Entry) -> None:
+        """Check that the counts in an entry are those of the state after it, until they change."""
+        if entry.summary is None:
+            return
+        self.state.step = NO_STEP
+        stats, until_us = entry.summary
+        for time in (entry.time_us, until_us - 1):
+            told = self.state.stats(None, max(time, entry.time_us))
+            if told != stats and until_us > entry.time_us:
+                raise Violation(f"{name} says {stats} until {until_us}, and at {time} it is {told}")
 
     def _take(self, content: bytes, entry: Entry, asked: Sequence[Operation]) -> None:
         def check(state: State, entry: Entry, event: Event) -> None:
