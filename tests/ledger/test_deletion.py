@@ -6,14 +6,20 @@ n+1, and could create it: on a log that went on long ago.
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
-from casque.errors import StorageError
+from casque.buckets.folder import FolderBucket
+from casque.buckets.port import Expect, Version
+from casque.errors import CorruptError, StorageError
 from casque.stores.ledger import bucket_requests
+from casque.stores.ledger.ledger_bucket import MARKER
 from casque.stores.ledger.log import key_of
-from tests.ledger.shortened import Objects, Stopping, both_kinds, run
+from tests.conformance.harnesses import BucketClock
+from tests.ledger.shortened import LONG, UPKEEP, Objects, Stopping, both_kinds, run
 
 
 @pytest.fixture(autouse=True)
@@ -23,6 +29,7 @@ def _no_copies(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bucket_requests, "REQUEST_SECONDS", 25)
 
 
+NEW_IDENTITY = "018cc251-f400-7123-8abc-0123456789ab"
 MOMENTS = {
     "before the call": None,
     "before its entry is stored": ("put log/", False),
@@ -169,5 +176,206 @@ def test_a_late_entry_under_a_freed_name_settles_nothing(blocking: bool) -> None
         with pytest.raises(StorageError, match="outcome unknown"):
             await sleeper.add("late", minted=True, number=2)
         assert await objects.process("reader").jobs() == seen
+
+    run(blocking, main)
+
+
+# -- what is deleted, and when ----------------------------------------------------
+
+
+@both_kinds
+def test_entries_are_deleted_once_another_process_finds_the_snapshot_old_and_whole(
+    blocking: bool,
+) -> None:
+    async def main(objects: Objects) -> None:
+        one, other = objects.process("one"), objects.process("other")
+        await one.grow(10)
+        objects.clock.advance(timedelta(microseconds=UPKEEP.deletion_age_us))
+        await other.grow(3)
+        assert objects.entries()[0] == 1, "too early"
+        objects.clock.advance(timedelta(seconds=20))
+        await one.grow(1)
+        assert objects.entries()[0] == 1, "nobody else has checked it"
+        await other.grow(1)
+        assert objects.entries() == [10, 11, 12, 13, 14, 15]
+        assert await one.jobs() == await objects.process("reader").jobs()
+
+    run(blocking, main)
+
+
+@both_kinds
+def test_a_process_that_is_alone_checks_its_own_snapshot_later(blocking: bool) -> None:
+    async def main(objects: Objects) -> None:
+        alone = objects.process("alone")
+        await alone.grow(10)
+        objects.clock.advance(LONG)
+        await alone.grow(2)
+        assert objects.entries()[0] == 1
+        objects.clock.advance(LONG)
+        await alone.grow(2)
+        assert objects.entries()[0] == 10
+
+    run(blocking, main)
+
+
+@both_kinds
+def test_the_two_newest_snapshots_stay_with_their_parts(blocking: bool) -> None:
+    async def main(objects: Objects) -> None:
+        one, other = objects.process("one"), objects.process("other")
+        for _ in range(4):
+            await one.grow(10)
+            objects.clock.advance(LONG)
+            await other.grow(2)
+        assert [key[-2:] for key in objects.keys("snapshot/")] == ["30", "40"]
+        assert len(objects.keys("part/")) == 2
+        assert objects.entries()[0] == 40
+        assert len(await objects.process("reader").jobs()) == 48
+
+    run(blocking, main)
+
+
+@both_kinds
+def test_parts_without_a_manifest_are_deleted_when_nobody_can_still_be_writing_them(
+    blocking: bool,
+) -> None:
+    async def main(objects: Objects) -> None:
+        bucket = Stopping(objects.bucket)
+        killed = objects.process("killed", bucket)
+        bucket.refuses = "put snapshot/"
+        await killed.grow(10)
+        [left] = objects.keys("part/")
+        other = objects.process("other")
+        await other.grow(5)
+        objects.clock.advance(timedelta(microseconds=23 * UPKEEP.deletion_age_us))
+        await other.grow(2)
+        assert left in objects.keys("part/")
+        objects.clock.advance(2 * LONG)
+        await other.grow(2)
+        assert left not in objects.keys("part/")
+        assert len(objects.keys("part/")) == len(objects.keys("snapshot/")) > 0
+        assert len(await objects.process("reader").jobs()) == 19
+
+    run(blocking, main)
+
+
+@both_kinds
+def test_the_parts_of_a_manifest_that_cannot_be_read_stay(blocking: bool) -> None:
+    async def main(objects: Objects) -> None:
+        one, other = objects.process("one"), objects.process("other")
+        await one.grow(10)
+        [manifest], [part] = objects.keys("snapshot/"), objects.keys("part/")
+        content = objects.body(manifest)
+        objects.replace(manifest, content[:-1] + b"?")
+        await other.store.close()  # it has read all entries
+        for _ in range(3):
+            objects.clock.advance(30 * LONG)
+            await one.grow(1)
+        assert part in objects.keys("part/")
+        objects.replace(manifest, content)  # restored from a copy
+        assert len(await other.jobs()) == 13
+
+    run(blocking, main)
+
+
+@both_kinds
+def test_a_process_that_slept_while_it_wrote_the_parts_writes_no_manifest(blocking: bool) -> None:
+    async def main(objects: Objects) -> None:
+        async def sleep() -> None:
+            objects.clock.advance(timedelta(microseconds=UPKEEP.orphan_age_us // 2 + 1))
+
+        bucket = Stopping(objects.bucket)
+        process = objects.process("one", bucket)
+        bucket.stop_at("put part/", sleep, carried_out=True)
+        await process.grow(10)
+        assert bucket.has_stopped
+        assert objects.keys("snapshot/") == []
+
+    run(blocking, main)
+
+
+# -- where little is allowed ------------------------------------------------------
+
+
+@both_kinds
+def test_a_bucket_that_refuses_deletions_disturbs_nobody(blocking: bool) -> None:
+    async def main(objects: Objects) -> None:
+        one = objects.process("one")
+        await one.grow(10)
+        bucket = Stopping(objects.bucket)
+        other = objects.process("other", bucket)
+        await other.grow(1)
+        bucket.refuses = "delete log/"
+        objects.clock.advance(LONG)
+        await other.grow(5)
+        assert 1 <= bucket.asked.count("delete log/") <= 32, "it tries at every commit"
+        assert objects.entries()[0] == 1
+        bucket.refuses = "nothing"
+        objects.clock.advance(LONG)
+        await other.grow(1)
+        assert objects.entries()[0] == 10
+        assert await one.jobs() == await other.jobs()
+
+    run(blocking, main)
+
+
+class ReadOnlyFolder(FolderBucket):
+    """A folder in which this process may not write."""
+
+    async def put(self, key: str, body: bytes, *, expect: Expect | Version) -> Version:  # type: ignore[override]
+        raise StorageError("read-only file system", outcome_unknown=False)
+
+    async def delete(self, key: str) -> None:
+        raise StorageError("read-only file system", outcome_unknown=False)
+
+
+def test_a_process_that_may_not_write_reads_a_log_that_is_shortened(tmp_path: Path) -> None:
+    def first_entry() -> str:
+        return min(path.name for path in tmp_path.glob("*/log/*"))
+
+    async def main(objects: Objects) -> None:
+        stamps = BucketClock(objects.clock)
+        writable, read_only = FolderBucket(tmp_path, stamps), ReadOnlyFolder(tmp_path, stamps)
+        one, other = (objects.process(name, writable) for name in ("one", "other"))
+        await one.grow(9)
+        reader = objects.process("reader", read_only)
+        assert len(await reader.jobs()) == 9
+        await one.grow(12)
+        objects.clock.advance(LONG)
+        await other.grow(2)
+        assert first_entry().endswith("20")
+        assert len(await reader.jobs()) == 23
+        assert len(await objects.process("new", read_only).jobs()) == 23
+        with pytest.raises(StorageError, match="read-only"):
+            await reader.add("new")
+
+    run(True, main)
+
+
+@both_kinds
+@pytest.mark.parametrize("moment", ["before the call", "before its entry is stored"])
+def test_a_process_notices_that_the_format_was_raised(moment: str, blocking: bool) -> None:
+    async def main(objects: Objects) -> None:
+        async def upgrade() -> None:
+            mark = json.loads(objects.body(MARKER))
+            new = mark | {"format": mark["format"] + 1, "identity": NEW_IDENTITY}
+            objects.replace(MARKER, json.dumps(new).encode())
+
+        bucket = Stopping(objects.bucket)
+        old = objects.process("old", bucket)
+        await old.grow(3)
+        before = objects.keys()
+        objects.clock.advance(timedelta(seconds=2))
+        if moment == "before the call":
+            await upgrade()
+        else:
+            bucket.stop_at("get format", upgrade, carried_out=False)
+        with pytest.raises(CorruptError, match=r"newer casque.*Upgrade casque here"):
+            await old.add("late")
+        with pytest.raises(CorruptError, match=r"newer casque.*Upgrade casque here"):
+            await old.jobs()
+        # In an object storage, the entry sent beside the check is in the old folder.
+        after = objects.keys()
+        assert not [key for key in after if key.startswith(NEW_IDENTITY)]
+        assert len(after) <= len(before) + (not blocking)
 
     run(blocking, main)

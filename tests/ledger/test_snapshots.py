@@ -197,7 +197,8 @@ async def continued(objects: Objects) -> list[object]:
     await process.commit(PutRecord("kind", "name", b"", None, None))
     told += [await process.claim() for _ in range(5)]
     replica = process.store._reader.replica
-    assert replica is not None and replica.state is not None
+    assert replica is not None
+    assert replica.state is not None
     told += [facts.fingerprint(replica.state), replica.view]
     return told + [objects.body(key) for key in objects.keys("log/")[-6:]]
 
@@ -345,7 +346,9 @@ def test_of_two_processes_that_take_one_snapshot_the_second_overwrites_nothing(
             other = objects.process("other")
             await other.jobs()
             replica = other.store._reader.replica
-            assert replica is not None and replica.state is not None and replica.digest
+            assert replica is not None
+            assert replica.state is not None
+            assert replica.digest is not None
             frozen = Frozen.of(replica.state, replica.number, replica.digest)
             requests, pause = other.store._requests, other.store.housekeeping.background.pause
             assert await write_snapshot(requests, frozen, "other", pause)

@@ -22,6 +22,7 @@ from casque.stores.ledger.snapshot_listing import (
     ListedSnapshot,
     folder_in,
     manifest_key,
+    part_folder,
     part_key,
     snapshots_after,
 )
@@ -157,9 +158,9 @@ class Deletion:
         oldest = now - self._requests.bucket.upkeep.orphan_age_us - _ROUNDING_US
         page: list[Listed] | None = None
         while page := await self._page_after(PARTS, page):
-            left = {folder_in(one.key) for one in page if one.modified_us < oldest} - {None}
-            if left:
-                left -= await self._named_folders()
+            old = {folder_in(one.key) for one in page if one.modified_us < oldest} - {None}
+            named = await self._named_folders() if old else ()
+            left = {folder for folder in old if folder and not folder.startswith(named)}
             await self._delete([one.key for one in page if folder_in(one.key) in left])
 
     async def _delete_left_payloads(self, now: int) -> None:
@@ -176,15 +177,17 @@ class Deletion:
             kept = {payload.key for payload in await self._payloads()}
             await self._delete([key for key in old if key not in kept])
 
-    async def _named_folders(self) -> set[str | None]:
-        named: set[str | None] = set()
+    async def _named_folders(self) -> tuple[str, ...]:
+        """Return what the names of the folders begin with whose parts belong to a manifest."""
+        named: set[str] = set()
         for one in await snapshots_after(self._requests, 0, self._watch()):
             try:
-                manifest = await read_manifest(self._requests, one.number)
+                parts = (await read_manifest(self._requests, one.number)).parts
             except CorruptError:
-                continue
-            named |= {folder_in(part_key(part.name)) for part in manifest.parts}
-        return named
+                named.add(part_folder(one.number, ""))  # it may be restored
+            else:
+                named |= {part.name.partition("/")[0] for part in parts}
+        return tuple(named)
 
     async def _page_after(self, folder: str, last: list[Listed] | None) -> list[Listed]:
         """Return the next page of a list, after `last`; [] after the end. None: the first page."""

@@ -121,6 +121,11 @@ class Housekeeping:
         await self._deletion.work(self._counters_of)
 
     async def _take_snapshot(self, *, is_quiet: bool = False) -> None:
+        await self._write_if_due(is_quiet=is_quiet)
+        await self._look()
+
+    async def _write_if_due(self, *, is_quiet: bool) -> None:
+        """Store a snapshot, unless another process has done so."""
         replica = self._replica()
         if replica is None:
             return
@@ -147,7 +152,6 @@ class Housekeeping:
                 current = self._replica()
                 if current is not None and current.snapshot < frozen.number:
                     current.knows_snapshot(frozen.number, size)
-        await self._look()
 
     def _counters_of(self, number: int) -> Counters | None:
         replica = self._replica()
