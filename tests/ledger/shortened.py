@@ -173,8 +173,11 @@ class Objects:
         kind = MemoryBucket if blocking else RemoteMemory
         self.bucket: MemoryBucket = kind(BucketClock(self.clock))
 
-    def process(self, name: str, bucket: Bucket | None = None) -> Process:
-        return Process(LedgerStore(bucket or self.bucket, self.clock, upkeep=UPKEEP), name)
+    def process(
+        self, name: str, bucket: Bucket | None = None, upkeep: Upkeep = UPKEEP
+    ) -> Process:
+        """Return a new process. The first one creates the ledger, with its `upkeep`."""
+        return Process(LedgerStore(bucket or self.bucket, self.clock, upkeep=upkeep), name)
 
     def keys(self, folder: str = "") -> list[str]:
         """Return the keys in a folder of the ledger, in order."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from casque.stores.ledger.snapshot import (
 from casque.stores.ledger.snapshot_writer import write_snapshot
 from casque.system.clock import SECOND_US
 from casque.testing.simulation import facts
-from tests.ledger.shortened import LONG, Objects, Stopping, both_kinds, run
+from tests.ledger.shortened import LONG, UPKEEP, Objects, Stopping, both_kinds, run
 
 GOLDEN = Path(__file__).parent / "golden"
 ID = "018cc251-f400-7123-8abc-0123456789ab"
@@ -308,6 +309,22 @@ def test_a_snapshot_that_cannot_be_stored_is_not_tried_at_every_commit(blocking:
         await process.grow(10)
         assert numbers(objects)
         assert len(await objects.process("reader").jobs()) == 70
+
+    run(blocking, main)
+
+
+@both_kinds
+def test_a_quiet_snapshot_that_cannot_be_stored_is_not_tried_at_every_call(blocking: bool) -> None:
+    async def main(objects: Objects) -> None:
+        bucket = Stopping(objects.bucket)
+        process = objects.process("one", bucket, UPKEEP._replace(snapshot_entries=1_000))
+        bucket.refuses = "put part/"
+        await process.grow(40)
+        objects.clock.advance(2 * LONG)
+        for _ in range(20):
+            objects.clock.advance(timedelta(seconds=1))
+            await process.commit(Dequeue("w", SECOND_US, 1, queue="empty"))
+        assert 1 <= bucket.asked.count("put part/") <= 4
 
     run(blocking, main)
 

@@ -68,8 +68,8 @@ class Housekeeping:
             # If it fails, the next try is not at the next entry: each one copies the whole state.
             self._overdue = is_due + OVERDUE - 1
             self._start(self._take_snapshot)
-        else:
-            self._look_if_time()
+        elif self._is_time():
+            self._start(self._look)
 
     def after_quiet_call(self, replica: Replica, quiet_us: int) -> None:
         """Start what is due after a call that stored nothing.
@@ -77,7 +77,7 @@ class Housekeeping:
         `quiet_us` is the time since the last entry. In a log that has become quiet, few entries are
         enough for a snapshot: the next process opens it quickly, and little remains stored.
         """
-        if replica.state is None or self.background.is_busy:
+        if replica.state is None or self.background.is_busy or not self._is_time():
             return
         tail = replica.number - replica.snapshot
         if tail >= QUIET_ENTRIES and quiet_us > self._quiet_us():
@@ -85,12 +85,12 @@ class Housekeeping:
         elif tail < QUIET_ENTRIES and self._deletion.is_done(replica.snapshot):
             self._looked = Stopwatch(self._requests.clock)  # nothing is left to delete
         else:
-            self._look_if_time()
-
-    def _look_if_time(self) -> None:
-        """Look for old objects if it is time."""
-        if self._looked.elapsed_us() > self._every_us():
             self._start(self._look)
+
+    def _is_time(self) -> bool:
+        """True when the last work is long enough ago, even if it failed."""
+        every = self._requests.bucket.upkeep.deletion_age_us // _LOOKS_PER_AGE
+        return self._looked.elapsed_us() > int(every * (0.5 + self._jitter))
 
     def _quiet_us(self) -> int:
         return int(self._requests.bucket.upkeep.deletion_age_us * (0.5 + self._jitter))
@@ -102,10 +102,6 @@ class Housekeeping:
             after / self._requests.bucket.upkeep.snapshot_entries,
             (replica.log_bytes - size) / max(replica.snapshot_bytes, LEAST_BYTES),
         )
-
-    def _every_us(self) -> int:
-        every = self._requests.bucket.upkeep.deletion_age_us // _LOOKS_PER_AGE
-        return int(every * (0.5 + self._jitter))
 
     def _start(self, work: Work) -> None:
         async def run() -> None:
