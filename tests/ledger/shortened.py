@@ -173,9 +173,7 @@ class Objects:
         kind = MemoryBucket if blocking else RemoteMemory
         self.bucket: MemoryBucket = kind(BucketClock(self.clock))
 
-    def process(
-        self, name: str, bucket: Bucket | None = None, upkeep: Upkeep = UPKEEP
-    ) -> Process:
+    def process(self, name: str, bucket: Bucket | None = None, upkeep: Upkeep = UPKEEP) -> Process:
         """Return a new process. The first one creates the ledger, with its `upkeep`."""
         return Process(LedgerStore(bucket or self.bucket, self.clock, upkeep=upkeep), name)
 
