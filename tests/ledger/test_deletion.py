@@ -180,6 +180,25 @@ def test_a_late_entry_under_a_freed_name_settles_nothing(blocking: bool) -> None
     run(blocking, main)
 
 
+@both_kinds
+def test_a_process_stopped_past_the_deletion_twice_in_one_call_blames_nobody(
+    blocking: bool,
+) -> None:
+    async def main(objects: Objects) -> None:
+        bucket = Stopping(objects.bucket)
+        sleeper = objects.process("sleeper", bucket)
+        await sleeper.add("before")
+        await objects.shorten()
+        # It reads the log again from a snapshot, and is stopped before the entries that follow.
+        bucket.stop_at("list log/", objects.shorten, carried_out=False)
+        with pytest.raises(StorageError, match=r"was suspended.*try again"):
+            await sleeper.jobs()
+        assert bucket.has_stopped
+        assert await sleeper.jobs() == await objects.process("reader").jobs()
+
+    run(blocking, main)
+
+
 # -- what is deleted, and when ----------------------------------------------------
 
 

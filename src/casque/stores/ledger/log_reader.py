@@ -138,12 +138,10 @@ class LogReader:
         try:
             return await work()
         except OvertakenError as error:
-            raise StorageError(
-                f"{error} was written and deleted while this process read the log: it was "
-                "suspended, or the storage is very slow. Nothing was written; try again.",
-                outcome_unknown=False,
-            ) from error
+            raise _went_on_without_us(str(error)) from error
         except MissingEntryError as error:
+            if await self._is_replaced(error.number):
+                raise _went_on_without_us(self._log.name_of(error.number)) from error
             raise CorruptError(
                 f"{self._log.name_of(error.number)} is missing: it was there before, or there are "
                 "later entries. Something deletes objects of this queue, for example an expiry "
@@ -155,6 +153,10 @@ class LogReader:
                 "these two entries was replaced, by hand or by a server that lets two writers "
                 "create one object. Stop all writers, and restore both entries from a copy."
             ) from error
+
+    async def _is_replaced(self, number: int) -> bool:
+        """True if a snapshot replaces the entry, which may be deleted then."""
+        return bool(await snapshots_after(self._requests, number, Stopwatch(self.clock)))
 
     async def enter(self, watch: Stopwatch, *, to_write: bool) -> bool:
         """Check that this is a ledger. Returns False if there is none: a reader creates none."""
@@ -268,6 +270,8 @@ class LogReader:
         number, digest = self._known
         if number and number >= replica.snapshot:
             content = await self._log.read(number, Stopwatch(self.clock))
+            if content is None and await self._is_replaced(number):
+                raise OvertakenError(self._log.name_of(number))
             if digest_of(content or FIRST) != digest:
                 raise CorruptError(
                     f"{self._log.name_of(number)} is missing, or no longer has the content that "
@@ -366,3 +370,11 @@ class LogReader:
                 "wait until the storage's clock has caught up.",
                 outcome_unknown=False,
             )
+
+
+def _went_on_without_us(entry: str) -> StorageError:
+    return StorageError(
+        f"{entry} was written and deleted while this process read the log: it was suspended, or "
+        "the storage is very slow. Nothing was written; try again.",
+        outcome_unknown=False,
+    )
