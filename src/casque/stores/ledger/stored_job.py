@@ -16,7 +16,7 @@ _is_uuid = re.compile("[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{
 
 
 class StoredJob(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, gc=False):
-    """The fields of a job. Trailing fields that have their default are left out."""
+    """The fields of a job. Those that have a default may be missing at the end of the array."""
 
     id: bytes
     entrypoint: str
