@@ -271,7 +271,7 @@ def _jobs_in(outcome: Any) -> Sequence[Job]:
         return cast("Leased", outcome).jobs
     if kind is Job:
         return (outcome,)
-    return outcome if kind is list and outcome and type(outcome[0]) is Job else ()
+    return [one for one in outcome if type(one) is Job] if kind is list else ()
 
 
 def _filled(outcome: Any, read: dict[ApartPayload, Content], missing: list[Job]) -> Any:
@@ -285,8 +285,9 @@ def _filled(outcome: Any, read: dict[ApartPayload, Content], missing: list[Job])
         missing += gone
         there = [_with_content(job, read) for job in outcome.jobs if job not in gone]
         return Leased(there, outcome.next_in_us)
-    filled = [_with_content(job, read) for job in _jobs_in(outcome)]
-    return filled if isinstance(outcome, list) else filled[0]
+    if isinstance(outcome, list):
+        return [_with_content(one, read) if type(one) is Job else one for one in outcome]
+    return _with_content(outcome, read)
 
 
 def _with_content(job: Job, read: dict[ApartPayload, Content]) -> Job:
