@@ -1,8 +1,11 @@
 """Proxy: a process in front of a real server that adds network faults to its requests.
 
-Run as `python proxy.py PORT SEED RATE [FAULT]`, it prints its own port. A share of the requests
-gets a fault, drawn from the seed or always the named one, until a line on standard input ends the
-faults. Then it prints how many there were of each kind. It ends when standard input does.
+Run as `python proxy.py PORT SEED RATE [FAULT [RECORD]]`, it prints its own port. A share of the
+requests gets a fault, drawn from the seed or always the named one, until a line on standard input
+ends the faults. Then it prints how many there were of each kind. It ends when standard input does.
+
+It notes in the file RECORD which objects the server has written and deleted, even if the client
+did not get the answer.
 
 Requests and answers pass unchanged, so the S3 signature stays valid: it covers the address that
 the client uses, which is the proxy's.
@@ -11,7 +14,9 @@ the client uses, which is the proxy's.
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
+import os
 import random
 import re
 import subprocess
@@ -19,6 +24,7 @@ import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -28,10 +34,12 @@ from typing import Self
 class Proxy:
     """A running proxy. `calm` ends its faults permanently."""
 
-    def __init__(self, server: str, seed: int, rate: float, only: str = "") -> None:
+    def __init__(
+        self, server: str, seed: int, rate: float, only: str = "", record: Path | None = None
+    ) -> None:
         port = server.rpartition(":")[2]
         self._process = subprocess.Popen(
-            [sys.executable, __file__, port, str(seed), str(rate), only],
+            [sys.executable, __file__, port, str(seed), str(rate), only, str(record or "")],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -67,6 +75,7 @@ LONGEST_HEAD = 1024 * 1024
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 _CHUNKED = re.compile(rb"\r\ntransfer-encoding: *chunked", re.IGNORECASE)
 _NO_BODY = re.compile(rb"HTTP/1\.1 (1\d\d|204|304) ")
+_DONE = re.compile(rb"HTTP/1\.1 20[04] ")
 _ANSWERS = {
     409: "Conflict ConditionalRequestConflict",
     429: "Too-Many-Requests SlowDown",
@@ -115,7 +124,9 @@ class Connection:
         )
         try:
             writer.write(request)
-            return await read_message(reader)
+            answer = await read_message(reader)
+            self._passage.note(request, answer)
+            return answer
         finally:
             writer.close()
 
@@ -162,6 +173,7 @@ class Connection:
     async def refuse(self, request: bytes) -> None:
         await self._maybe_pass_on(request)
         status = self._chance.choice(list(_ANSWERS))
+        self._passage.counts[f"refuse with {status}"] += 1
         words, code = _ANSWERS[status].replace("-", " ").rsplit(" ", 1)
         body = self._chance.choice(("", f"<Error><Code>{code}</Code></Error>"))
         head = f"HTTP/1.1 {status} {words}\r\nContent-Length: {len(body)}\r\n\r\n"
@@ -203,8 +215,9 @@ FAULTS: dict[Fault, float] = {
 class Passage:
     """The path to one server, and its faults."""
 
-    def __init__(self, port: int, seed: int, rate: float, only: str) -> None:
+    def __init__(self, port: int, seed: int, rate: float, only: str, record: str) -> None:
         self.port = port
+        self._record = os.open(record, os.O_WRONLY | os.O_CREAT | os.O_APPEND) if record else None
         self.chance = random.Random(seed)
         self.is_calm = asyncio.Event()
         self.counts: Counter[str] = Counter()
@@ -231,6 +244,14 @@ class Passage:
                 await fault(connection, request)
         writer.close()
 
+    def note(self, request: bytes, answer: bytes) -> None:
+        """Record an object that the server has written or deleted."""
+        head, _, body = request.partition(b"\r\n\r\n")
+        verb, path, _ = head.decode().split(" ", 2)
+        if self._record is not None and verb in ("PUT", "DELETE") and _DONE.match(answer):
+            line = {"verb": verb, "path": path, "body": base64.b64encode(body).decode()}
+            os.write(self._record, json.dumps(line).encode() + b"\n")
+
     async def sleep(self, seconds: float) -> None:
         """Sleep, but only until the faults are over."""
         with suppress(TimeoutError):
@@ -243,8 +264,8 @@ class Passage:
         task.add_done_callback(self._tasks.discard)
 
 
-async def _main(port: int, seed: int, rate: float, only: str = "") -> None:
-    passage = Passage(port, seed, rate, only)
+async def _main(port: int, seed: int, rate: float, only: str = "", record: str = "") -> None:
+    passage = Passage(port, seed, rate, only, record)
     server = await asyncio.start_server(passage.serve, "127.0.0.1", 0, limit=LONGEST_HEAD)
     print(server.sockets[0].getsockname()[1], flush=True)
     while await asyncio.to_thread(sys.stdin.readline):

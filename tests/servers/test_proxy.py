@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import http.client
+import json
+from pathlib import Path
 
 import pytest
 
@@ -52,12 +54,18 @@ def test_every_fault_is_tested() -> None:
 
 
 @pytest.mark.parametrize("fault", STATUSES)
-def test_a_fault_does_what_its_name_says(fault: str, bucket_server: BucketServer) -> None:
-    key = unique_prefix()
-    with Proxy(bucket_server.url, seed=SEED, rate=1, only=fault) as proxy:
+def test_a_fault_does_what_its_name_says(
+    fault: str, bucket_server: BucketServer, tmp_path: Path
+) -> None:
+    key, record = unique_prefix(), tmp_path / "record.jsonl"
+    with Proxy(bucket_server.url, SEED, 1, only=fault, record=record) as proxy:
         assert put(proxy, key, 0.2 if fault == "hang" else 10) in STATUSES[fault]
-        assert proxy.calm() == {fault: 1}
+        counts = proxy.calm()
+        assert (counts[fault], counts["passed"]) == (1, 0)
         if fault not in {"cut_before", "hang", "refuse"}:
             until("it is carried out", lambda: is_there(bucket_server, key))
         assert put(proxy, f"{key}-after") == 200, "the faults are over"
     assert fault != "cut_before" or not is_there(bucket_server, key)
+    written = [json.loads(line)["path"] for line in record.read_text().splitlines()]
+    found = [path for path in (key, f"{key}-after") if is_there(bucket_server, path)]
+    assert written == [f"/{BUCKET}/{path}" for path in found]
