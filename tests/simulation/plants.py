@@ -27,7 +27,7 @@ from casque.stores.ledger.log_reader import LogReader
 from casque.stores.ledger.pacing import WAITING, Pacing
 from casque.stores.ledger.proof import Proof
 from casque.stores.ledger.replica import Replica
-from casque.stores.ledger.sent_commits import Sent
+from casque.stores.ledger.sent_commits import Sent, SentCommits
 from casque.stores.ledger.snapshot import Builder, Frozen
 from casque.stores.ledger.snapshot_listing import MANIFESTS
 from casque.stores.ledger.store import LedgerStore
@@ -298,6 +298,30 @@ def deletion_by_entry_age(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(Deletion, "_newest_whole", newest_whole)
     patch.setattr(Deletion, "_delete_entries", delete_entries)
+
+
+def deletion_without_age(patch: pytest.MonkeyPatch) -> None:
+    """Entries are deleted as soon as a snapshot replaces them."""
+    real = Deletion._newest_whole
+
+    async def newest_whole(
+        self: Deletion, old: list[Any], listed: list[Any], now: int, counters_of: Any
+    ) -> int | None:
+        late = now + 3 * self._requests.bucket.upkeep.deletion_age_us
+        return await real(self, listed, listed, late, counters_of)
+
+    patch.setattr(Deletion, "_newest_whole", newest_whole)
+
+
+def payload_deleted_before_its_ack(patch: pytest.MonkeyPatch) -> None:
+    """A payload is deleted when the commit that removes its job is sent, not once it is stored."""
+    real = SentCommits.add
+
+    def add(self: SentCommits, sent: Sent) -> bool:
+        self._payloads.delete(sent.freed)
+        return real(self, sent)
+
+    patch.setattr(SentCommits, "add", add)
 
 
 def no_proof(patch: pytest.MonkeyPatch) -> None:

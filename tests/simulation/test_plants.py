@@ -62,6 +62,7 @@ FOUND: list[tuple[Plant, Kind, list[int], str]] = [
     (plants.gathered_calls_try_too, Simulation, [5, 36, 37, 62], "with a bucket that hangs"),
     (plants.tokens_restart_at_one, WipedSimulation, [1, 0, 2, 3], "does not rise"),
     (plants.deletion_by_entry_age, ShortenedSimulation, [0, 1, 2, 3], "is deleted, and no"),
+    (plants.deletion_without_age, ShortenedSimulation, [0, 1, 2, 3], "is deleted, and no"),
     (plants.no_proof, ShortenedSimulation, [0, 1, 2, 3], ""),
     (plants.proof_stamped_at_the_answer, ShortenedSimulation, [0, 1, 2, 3], ""),
     (plants.proof_by_any_entry, ShortenedSimulation, [0, 1, 2, 3], ""),

@@ -36,6 +36,17 @@ def calls_in(files: Iterable[Path]) -> list[Call]:
     return list(found.values())
 
 
+def calls_after(file: Path, size: int) -> list[Call]:
+    """The calls that began after the file had this size."""
+    found: dict[tuple[Path, int], Call] = {}
+    with file.open("rb") as lines:
+        lines.seek(size)
+        for line in map(json.loads, lines.read().splitlines()):
+            if "what" in line or (file, line["call"]) in found:
+                _read(found, file, line)
+    return list(found.values())
+
+
 def _read(found: dict[tuple[Path, int], Call], file: Path, line: dict[str, Any]) -> None:
     key = file, line["call"]
     if "what" in line:
