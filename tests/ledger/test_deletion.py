@@ -340,7 +340,7 @@ def test_a_bucket_that_refuses_deletions_disturbs_nobody(blocking: bool) -> None
 class ReadOnlyFolder(FolderBucket):
     """A folder in which this process may not write."""
 
-    async def put(self, key: str, body: bytes, *, expect: Expect | Version) -> Version:  # type: ignore[override]
+    async def put(self, key: str, body: bytes, *, expect: Expect | Version) -> Version:
         raise StorageError("read-only file system", outcome_unknown=False)
 
     async def delete(self, key: str) -> None:

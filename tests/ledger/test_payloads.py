@@ -11,7 +11,7 @@ import pytest
 
 from casque import BrokerQueue, DirectQueue, JobStatus, NewJob, Queue, StorageError
 from casque.buckets.memory import MemoryBucket
-from casque.buckets.port import Expect, Version
+from casque.buckets.port import Expect, Found, Version
 from casque.job import Job
 from casque.rules.operations import Batch, Enqueue, Request
 from casque.stores.ledger.apart_payload import LARGE_BYTES, is_payload
@@ -86,6 +86,23 @@ def test_every_call_that_adds_a_job_stores_its_payload_apart() -> None:
         assert after.payload == LARGE
     assert len(payloads(bucket)) == 40
     assert log_bytes(bucket) < 10_000
+
+
+def test_heartbeats_do_not_read_the_payload_again() -> None:
+    class Counting(MemoryBucket):
+        read = 0
+
+        async def get(self, key: str) -> Found | None:
+            self.read += is_payload(split_key(key)[1])
+            return await super().get(key)
+
+    bucket = Counting()
+    with Queue(LedgerStore(bucket)) as q, Queue(LedgerStore(bucket)) as other:
+        other.enqueue("e", LARGE)
+        [job] = q.dequeue()
+        for _ in range(5):
+            assert q.heartbeat(job).payload == LARGE
+        assert bucket.read == 1
 
 
 ENDS: dict[str, Callable[[Queue, Job], Any]] = {

@@ -38,7 +38,12 @@ TIME = 1_704_067_200_000_000
 
 
 def job(id: str, **more: Any) -> Job:
-    values = {"entrypoint": "send", "payload": b"\0\xff", "created_us": 1, "run_us": 2} | more
+    values: dict[str, Any] = {
+        "entrypoint": "send",
+        "payload": b"\0\xff",
+        "created_us": 1,
+        "run_us": 2,
+    } | more
     return Job(**{"id": id, "updated_us": 3, **values})
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -28,6 +29,8 @@ from casque.stores.port import Answer
 from casque.system.clock import Stopwatch
 
 _AT_ONCE = 16
+_CACHED_BYTES = 16 * 1024 * 1024
+"""How many bytes of payloads are remembered, so that each heartbeat need not read its payload."""
 
 Content = bytes | CasqueError | None
 """A payload; None if there is no such object; or why it could not be read."""
@@ -51,6 +54,9 @@ class PayloadObjects:
     def __init__(self, requests: BucketRequests) -> None:
         self._requests = requests
         self._deleting: set[asyncio.Task[None]] = set()
+        self._cache: OrderedDict[ApartPayload, bytes] = OrderedDict()
+        """The payloads that were written or read last."""
+        self._cached_bytes = 0
 
     def prepared(self, batches: Sequence[Batch]) -> Prepared | None:
         """Return the batches as they are if no payload is large, else None: call `put`."""
@@ -142,6 +148,8 @@ class PayloadObjects:
         """Delete objects that no job refers to any more. What fails is deleted when it is old."""
         if not payloads:
             return
+        for payload in payloads:
+            self._cached_bytes -= len(self._cache.pop(payload, b""))
         work = self._delete(payloads)
         if self._requests.bucket.blocking:
             with suppress(StopIteration):
@@ -174,16 +182,25 @@ class PayloadObjects:
     ) -> dict[ApartPayload, Content]:
         read: dict[ApartPayload, Content] = dict.fromkeys(wanted)
         for payload in read:
-            read[payload] = contents.get(payload)
+            read[payload] = contents.get(payload) or self._cache.get(payload)
         unread = [payload for payload, content in read.items() if content is None]
         answered = iter(unread)
 
         def take(content: Content) -> None:
-            read[next(answered)] = content
+            payload = next(answered)
+            read[payload] = content
+            if isinstance(content, bytes):
+                self._remember(payload, content)
 
         asks = (partial(self._get, payload) for payload in unread)
         await self._requests.in_order(asks, _AT_ONCE, take)
         return read
+
+    def _remember(self, payload: ApartPayload, content: bytes) -> None:
+        self._cache[payload] = content
+        self._cached_bytes += len(content)
+        while self._cached_bytes > _CACHED_BYTES:
+            self._cached_bytes -= len(self._cache.popitem(last=False)[1])
 
     async def _get(self, payload: ApartPayload) -> Content:
         try:
