@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import datetime, timedelta
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -26,14 +27,17 @@ from casque.buckets.memory import MemoryBucket
 from casque.buckets.port import ABSENT, PAGE, Bucket, Expect, Found, Listed, Version
 from casque.rules.state import State
 from casque.stores.document.store import DocumentStore
+from casque.stores.ledger.bucket_requests import BucketRequests
+from casque.stores.ledger.entry import decode
 from casque.stores.ledger.format_check import mark_of
-from casque.stores.ledger.ledger_bucket import MARKER, LedgerBucket
-from casque.stores.ledger.log import key_of
+from casque.stores.ledger.ledger_bucket import MARKER, LedgerBucket, Upkeep
+from casque.stores.ledger.log import key_of, number_in
 from casque.stores.ledger.replica import Replica
+from casque.stores.ledger.snapshot_loader import load_newest
 from casque.stores.ledger.store import LedgerStore
 from casque.stores.memory import MemoryStore
 from casque.stores.sqlite.store import SqliteStore
-from casque.system.clock import Clock, SystemClock, drive, to_datetime, to_us
+from casque.system.clock import SECOND_US, Clock, SystemClock, drive, to_datetime, to_us
 from casque.testing import FakeClock, Raw, RawLine
 from casque.testing.faults import SlowBucket, SlowStorage
 from casque.testing.rig import Tier
@@ -326,8 +330,15 @@ class BucketClock(SystemClock):
         return self.now(), self.monotonic()
 
 
+UPKEEP = Upkeep(deletion_age_us=60 * SECOND_US, proof_age_us=5 * SECOND_US, snapshot_entries=50)
+"""Snapshots are taken, and old entries deleted, while the suite runs."""
+
+
 class LedgerHarness:
-    """Reads the raw data from the log in the bucket, replayed from its first entry."""
+    """Reads the raw data from the log in the bucket, replayed from its first entry.
+
+    If entries were deleted before it has read them, it goes on from the snapshot.
+    """
 
     empty_is_new = False
 
@@ -345,7 +356,8 @@ class LedgerHarness:
         self._bucket = bucket
         self._is_here = bucket().blocking  # then reading needs no event loop
         self._stores: list[LedgerStore] = []
-        self._read: list[tuple[str, bytes]] = []
+        self._read: list[tuple[int, bytes]] = []
+        """The entries by number, from the first one or the one after a snapshot on."""
         self._replica = Replica(blind=False)
         self._behind = LedgerBucket(bucket())
         """The harness's own handle, to read and damage the log without the stores."""
@@ -354,19 +366,21 @@ class LedgerHarness:
         return self._opened(self._bucket(), clock)
 
     def _opened(self, bucket: Bucket, clock: Clock | None = None) -> LedgerStore:
-        store = LedgerStore(bucket, clock or self.clock)
+        store = LedgerStore(bucket, clock or self.clock, upkeep=UPKEEP)
         self._stores.append(store)
         return store
 
     def raw(self) -> Raw:
-        replica = self._replica
-        for key, content in self._entries()[replica.number :]:
-            replica.take(content, key)
+        entries, replica = self._entries(), self._replica
+        for number, content in entries:
+            if number > replica.number:
+                replica.take(content, key_of(number))
         assert replica.state is not None
         return raw_state(replica.state)
 
     def writes(self) -> int:
-        return len(self._entries())
+        entries = self._entries()
+        return entries[-1][0] if entries else self._replica.number
 
     def touched(self) -> int | None:
         replicas = (store._reader.replica for store in self._stores)
@@ -379,14 +393,13 @@ class LedgerHarness:
 
     def replace_stored(self, content: bytes) -> None:
         """Write `content` as the next entry: open stores do not read earlier ones again."""
-        entries, replica = self._entries(), Replica(blind=False)
-        with suppress(CasqueError):
-            for key, stored in entries:
-                replica.take(stored, key)
-        bucket, key = self._behind, key_of(replica.number + 1)
+        entries = self._entries()
+        good = list(takewhile(lambda one: _is_entry(*one), entries))
+        number, last = good[-1]
+        bucket, key = self._behind, key_of(number + 1)
         wait_for(bucket.delete(key))
-        del self._read[replica.number :]
-        if content != entries[replica.number - 1][1]:
+        del self._read[len(good) :]
+        if content != last:
             wait_for(bucket.put(key, content, expect=ABSENT))
 
     def wipe(self) -> bool:
@@ -404,7 +417,7 @@ class LedgerHarness:
     def slowed(self, delay: timedelta) -> Store | None:
         return self._opened(SlowBucket(self._bucket(), self.clock, delay))
 
-    def _entries(self) -> list[tuple[str, bytes]]:
+    def _entries(self) -> list[tuple[int, bytes]]:
         """Read all entries directly from the bucket."""
         if self._is_here:
             return drive(self._read_entries())
@@ -413,7 +426,7 @@ class LedgerHarness:
         except StorageError:  # the server closed a connection that was idle
             return wait_for(self._read_entries())
 
-    async def _read_entries(self) -> list[tuple[str, bytes]]:
+    async def _read_entries(self) -> list[tuple[int, bytes]]:
         """All entries. Each is read only once, because an entry never changes."""
         bucket = self._behind
         if not bucket.identity:
@@ -423,13 +436,32 @@ class LedgerHarness:
             bucket.identity = json.loads(mark.body)["identity"]
         is_full = True  # a page that is not full is the last one
         while is_full:
-            page = await bucket.list("log/", after=self._read[-1][0] if self._read else "")
+            last = self._read[-1][0] if self._read else self._replica.number
+            page = await bucket.list("log/", after=key_of(last))
             for one in page:
-                found = await bucket.get(one.key)
-                assert found is not None
-                self._read.append((one.key, found.body))
-            is_full = len(page) == PAGE
+                number = number_in(one.key) or 0
+                found = await bucket.get(one.key) if number == last + 1 else None
+                if found is None:  # the entries before it, or this one, were deleted meanwhile
+                    await self._leap()
+                    break
+                self._read.append((number, found.body))
+                last = number
+            else:
+                is_full = len(page) == PAGE
         return list(self._read)
+
+    async def _leap(self) -> None:
+        """Go on from the newest snapshot."""
+        loaded = await load_newest(BucketRequests(self._behind, SystemClock()))
+        assert loaded is not None
+        self._replica.restore(loaded.state, *loaded.view, loaded.size)
+        self._read.clear()
+
+
+def _is_entry(number: int, content: bytes) -> bool:
+    with suppress(CasqueError):
+        return decode(content, "an entry").number == number
+    return False
 
 
 def ledger_in_memory() -> LedgerHarness:
@@ -482,7 +514,7 @@ class Restamped:
 
 def ledger_on_a_server(bucket: Callable[[], Bucket], address: str | None = None) -> LedgerHarness:
     """A ledger that exists and is empty: making one takes 20 requests for its race test."""
-    wait_for(bucket().put(MARKER, mark_of(SystemClock().new_id()), expect=ABSENT))
+    wait_for(bucket().put(MARKER, mark_of(SystemClock().new_id(), UPKEEP), expect=ABSENT))
     clock = FakeClock(to_datetime(SystemClock().now()))  # as for a folder
     storage_clock, stamps = BucketClock(clock), dict[str, int]()
     return LedgerHarness(
