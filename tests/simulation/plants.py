@@ -25,7 +25,7 @@ from casque.stores.ledger.entry import decode
 from casque.stores.ledger.log import FOLDER, Log, key_of, number_in
 from casque.stores.ledger.log_reader import LogReader
 from casque.stores.ledger.pacing import WAITING, Pacing
-from casque.stores.ledger.proof import Proof
+from casque.stores.ledger.proof import Proof, View
 from casque.stores.ledger.replica import Replica
 from casque.stores.ledger.sent_commits import Sent, SentCommits
 from casque.stores.ledger.snapshot import Builder, Frozen
@@ -339,8 +339,13 @@ def proof_by_any_entry(patch: pytest.MonkeyPatch) -> None:
     """Reading an entry that exists counts as a proof that the log ends there."""
     real = Proof.check
 
-    async def check(self: Proof, *args: Any, shows_end: bool) -> None:
-        await real(self, *args, shows_end=True)
+    async def check(
+        self: Proof, view: View, begun: Stopwatch, watch: Stopwatch, *, shows_end: bool
+    ) -> None:
+        if shows_end:
+            await real(self, view, begun, watch, shows_end=True)
+        else:
+            self.renew(begun)
 
     patch.setattr(Proof, "check", check)
 
@@ -366,6 +371,7 @@ def manifest_before_parts(patch: pytest.MonkeyPatch) -> None:
 def unverified_snapshots(patch: pytest.MonkeyPatch) -> None:
     """Entries are deleted though nobody has checked that the snapshot is complete."""
     manifest_before_parts(patch)
+    patch.setattr(ShortenedSimulation, "_check_snapshot", lambda *_: None)
 
     async def whole(self: Deletion, number: int, _: Any) -> Any:
         return await snapshot_loader.read_manifest(self._requests, number)
@@ -382,7 +388,11 @@ def snapshot_without_writers(patch: pytest.MonkeyPatch) -> None:
 
 
 def snapshot_without_token(patch: pytest.MonkeyPatch) -> None:
-    """After a snapshot, tokens are counted from the highest that a stored job has."""
+    """After a snapshot, tokens are counted from the highest that a stored job has.
+
+    Without their distance to the time, which would hide it.
+    """
+    tokens_restart_at_one(patch)
     real = Builder.finish
 
     def finish(self: Builder) -> State:

@@ -16,6 +16,7 @@ from casque.testing.simulation import (
     HoleSimulation,
     Outcome,
     RacySimulation,
+    ShortenedSimulation,
     ShortListSimulation,
     Simulation,
     Violation,
@@ -42,6 +43,16 @@ def test_every_promise_holds_whatever_a_seed_brings(share: int) -> None:
 @pytest.mark.parametrize("share", range(3))
 def test_every_promise_holds_when_the_power_is_cut(share: int) -> None:
     run_share(FolderSimulation, share)
+
+
+@pytest.mark.parametrize("share", range(2))
+def test_every_promise_holds_while_old_entries_are_deleted(share: int) -> None:
+    runs = [ShortenedSimulation(seed) for seed in range(share * SHARE, (share + 1) * SHARE)]
+    for run in runs:
+        run.run()
+    assert sum(run.snapshots for run in runs) > 5 * SHARE
+    assert sum(len(run.freed) for run in runs) > 40 * SHARE
+    assert sum(run.phantoms for run in runs) > 0, "no process wrote under a name that was freed"
 
 
 @pytest.mark.parametrize("kind", [RacySimulation, ShortListSimulation])

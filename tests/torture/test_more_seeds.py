@@ -14,6 +14,7 @@ import pytest
 from casque.testing.simulation import (
     FolderSimulation,
     HoleSimulation,
+    ShortenedSimulation,
     Simulation,
     WipedSimulation,
 )
@@ -22,7 +23,10 @@ SECONDS = float(os.environ.get("CASQUE_TORTURE_SECONDS", "1"))
 FIRST = int(os.environ.get("CASQUE_TORTURE_SEED", "1000000"))
 
 
-@pytest.mark.parametrize("kind", [Simulation, FolderSimulation, HoleSimulation, WipedSimulation])
+@pytest.mark.parametrize(
+    "kind",
+    [Simulation, FolderSimulation, HoleSimulation, ShortenedSimulation, WipedSimulation],
+)
 def test_every_promise_holds_from_other_seeds_too(kind: type[Simulation]) -> None:
     end = time.monotonic() + SECONDS
     for seed in count(FIRST):

@@ -7,35 +7,112 @@ entry under such a name is not part of the log, and no answer may depend on it.
 
 from __future__ import annotations
 
+import asyncio
+import re
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any
+
 from casque.errors import CorruptError
+from casque.stores.ledger.bucket_requests import REQUEST_SECONDS
 from casque.stores.ledger.ledger_bucket import Upkeep, split_key
 from casque.stores.ledger.log import number_in
 from casque.stores.ledger.snapshot import Builder, decode_manifest
-from casque.stores.ledger.snapshot_listing import MANIFESTS, part_key
+from casque.stores.ledger.snapshot_listing import MANIFESTS, PARTS, part_key
 from casque.system.clock import SECOND_US, drive
 from casque.testing.simulation import facts
 from casque.testing.simulation.history import Violation
-from casque.testing.simulation.network import log_uniform
-from casque.testing.simulation.simulation import Simulation
+from casque.testing.simulation.loop import ProcessLoop
+from casque.testing.simulation.network import SimBucket, log_uniform
+from casque.testing.simulation.simulation import Plan, Simulation
 
 _ROUNDING_US = SECOND_US
+_CHECK = re.compile(rf"list .*{MANIFESTS}>.*[1-9]")
+"""A request that shows whether there is a snapshot above a view."""
+_NAPS = 16
+"""How often processes fall asleep, at most."""
+
+
+class _TiringBucket(SimBucket):
+    """A bucket whose users may fall asleep before a request is sent, or before its answer."""
+
+    async def _ask(self, name: str, ask: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+        owner = self._witness
+        assert isinstance(owner, ShortenedSimulation)
+        if owner.falls_asleep(self._loop, name):
+            await asyncio.sleep(0)
+        return await super()._ask(name, ask)
 
 
 class ShortenedSimulation(Simulation):
     """One run, with ages of seconds or minutes instead of hours."""
 
     command = "python -m casque.testing.simulation --shortened"
+    way = _TiringBucket
 
     def __init__(self, seed: int, *, is_told: bool = False) -> None:
         super().__init__(seed, is_told=is_told)
-        chance = self.world.chance("upkeep")
-        self._age = age = log_uniform(chance, 5 * SECOND_US, 300 * SECOND_US)
-        self.upkeep = Upkeep(age, age // chance.randint(2, 12), chance.randint(2, 12))
         self.freed: set[int] = set()
         """The numbers of the entries that were deleted."""
         self.phantoms = 0
         """How many entries were created under such a number again."""
         self.snapshots = 0
+        self._parts: set[str] = set()
+        """The parts that were stored so far."""
+        self._naps = 0
+
+    def _changed(self, plan: Plan) -> Plan:
+        """Return the plan with pauses so short that the log is shortened during the run."""
+        self._chance = chance = self.world.chance("upkeep")
+        self._age = age = log_uniform(chance, SECOND_US // 2, 40 * SECOND_US)
+        self.upkeep = Upkeep(age, age // chance.randint(2, 12), chance.randint(2, 12))
+        pause = log_uniform(chance, age // 10, 2 * age)
+        return plan._replace(
+            rounds=plan.rounds + 6,
+            temper=plan.temper._replace(pause_us=pause),
+            trouble_every_us=max(pause, SECOND_US),
+        )
+
+    # -- naps ------------------------------------------------------------------
+
+    def falls_asleep(self, loop: ProcessLoop, name: str) -> bool:
+        """Maybe stop a process that sends a request. True if it stops before it is sent."""
+        chance = self._chance
+        if _CHECK.search(name) and chance.random() < 0.3:
+            # Until the log was shortened, but not so long that the process sends it again.
+            longest = max(REQUEST_SECONDS * SECOND_US - SECOND_US // 2, 2 * self._age)
+            span = chance.randint(self._age + _ROUNDING_US, longest)
+            begin = int(self.plan.conditions.delay_us * chance.random())
+            self.world.after(begin, partial(self._doze_off, loop, span))
+        number = number_in(name.removeprefix("put "))
+        if number is None or chance.random() > 0.04:
+            return False
+        # With it the others that have the same view of the log, so that one may read what the
+        # other writes long after.
+        span = self._nap_us()
+        for process in self.processes:
+            replica = process.ledger._reader.replica
+            if process.loop is not loop and replica is not None and replica.number == number - 1:
+                self._nap(process.loop, span + int(SECOND_US * chance.random()))
+        return self._nap(loop, span)
+
+    def _nap_us(self) -> int:
+        return log_uniform(self._chance, self._age // 2, 4 * self._age) + _ROUNDING_US
+
+    def _doze_off(self, loop: ProcessLoop, span: int) -> None:
+        self._nap(loop, span)
+
+    def _nap(self, loop: ProcessLoop, span: int) -> bool:
+        """Stop a process, unless no other is awake. Returns False if it was not stopped."""
+        awake = [one for one in self.processes if not one.loop.is_dead and not one.loop.is_stopped]
+        if self._is_over or loop.is_dead or len(awake) < 2 or self._naps == _NAPS:
+            return False
+        self._naps += 1
+        self.history.add("a process naps for", span)
+        loop.stop_for(span, answers_first=self._chance.random() < 0.5)
+        return True
+
+    # -- what is stored --------------------------------------------------------
 
     def landed(self, key: str, body: bytes) -> None:
         number = number_in(key)
@@ -44,7 +121,10 @@ class ShortenedSimulation(Simulation):
             self.history.add("log", number, "is written again, long after it was deleted")
             return
         super().landed(key, body)
-        if split_key(key)[1].startswith(MANIFESTS):
+        name = split_key(key)[1]
+        if name.startswith(PARTS):
+            self._parts.add(name)
+        if name.startswith(MANIFESTS):
             self.snapshots += 1
             self._check_snapshot(key, body)
 
@@ -80,10 +160,12 @@ class ShortenedSimulation(Simulation):
         """Check that a manifest that is now stored names a whole state, and the right one."""
         self._home = split_key(key)[0]
         manifest = decode_manifest(content, key)
+        unwritten = {part_key(one.name) for one in manifest.parts} - self._parts
+        if unwritten:
+            raise Violation(f"{key} is written before its parts {unwritten}")
         if not self._is_whole(content):
-            self.history.add("the parts of", key, "are missing: it came too late")
-            if manifest.number > max(self.freed, default=0):
-                return
+            self.history.add("the parts of", key, "are deleted: it came too late")
+            return
         builder = Builder(manifest)
         try:
             for one in manifest.parts:
