@@ -272,6 +272,7 @@ class Reader:
         self._folder = self._top / mark["identity"]
         self.state, self.number, self._digest = State(), 0, bytes(8)
         self.began_at = 0
+        self.counts: Any = None
         listed = self._numbers("snapshot")
         for number in reversed(listed):
             try:
@@ -348,12 +349,13 @@ class Reader:
         self.state, self.number, self._digest, self.began_at = state, number, digest, number
 
     def _apply(self, content: bytes) -> None:
-        number, _, time, previous, events, *_ = Unpacker(body_of(content, b"csq")).whole()
+        number, _, time, previous, events, *more = Unpacker(body_of(content, b"csq")).whole()
         if (number, previous) != (self.number + 1, self._digest):
             raise DamagedError("it does not follow the entry before it")
         self.tags |= {event[0] for event in events}
         self.state.apply(events, time)
         self.number, self._digest = number, content[-8:]
+        self.counts = more[1] if len(more) > 1 else None
 
     @staticmethod
     def _is_gone(job: Dict, now: int) -> bool:

@@ -86,6 +86,20 @@ def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda _: None)
 
 
+def counts_of(reader: Reader, now: int) -> list[int]:
+    """Count the jobs of a reader as the page says."""
+    counts = dict.fromkeys(
+        ("pending", "scheduled", "failed", "in_progress", "completed", "dead", "cancelled"), 0
+    )
+    for job in reader.shown(now):
+        status = job["status"]
+        if status == "queued":
+            status = "scheduled" if job["run"] > now else "pending"
+            status = "failed" if job["attempts"] else status
+        counts[status] += 1
+    return list(counts.values())
+
+
 class Ledger:
     """A ledger in a folder, used by two processes and by producers that know no state."""
 
@@ -137,6 +151,10 @@ class Ledger:
         for job, told in zip(seen.jobs, reader.shown(now), strict=True):
             assert told == as_read(job)
         assert reader.number == seen.version
+        if reader.counts is not None:
+            counts, until = reader.counts
+            assert counts_of(reader, reader.state.now) == counts
+            assert counts_of(reader, max(until - 1, reader.state.now)) == counts
         assert reader.state.token == drive(store.last_token())
         for kind in (CONFIG, LOCK, PAUSE):
             records = {(one.kind, one.name): plain(one) for one in drive(store.records(kind))}
@@ -261,6 +279,26 @@ def test_a_reader_that_slept_notices_that_entries_were_deleted(tmp_path: Path) -
     assert not (ledger.entries()[0].parent / f"{reader.number + 1:020}").exists()
     ledger.check(reader)
     assert reader.began_at > 5
+
+
+def test_a_reader_keeps_the_history_as_casque_does(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "jobs", 1)
+    ledger.commit(Enqueue((ledger.request(id="a", max_attempts=25, delay_us=0),), 16))
+    reader = Reader(ledger.path)
+    mismatch, other = Failure("mismatch", "x"), Failure("ValueError", "no")
+    releases = [*[other, mismatch, mismatch, None] * 3, *[other, mismatch] * 4]
+    for place, failure in enumerate(releases):
+        ledger.clock.advance(timedelta(seconds=1))
+        ledger.commit(Dequeue("host:1", 30 * SECOND_US, id="a"))
+        [job] = ledger.jobs()
+        is_counted = failure is other or place % 5 == 0
+        end = Nack if is_counted else Release
+        ledger.commit(end("a", job.token, 0, failure))
+        ledger.check(reader)
+    [job] = ledger.jobs()
+    kinds = [one.failure.kind for one in job.history if one.failure]
+    assert len(kinds) == 10
+    assert "mismatch" in kinds
 
 
 def test_a_reader_finds_a_worker_that_is_present(tmp_path: Path) -> None:
