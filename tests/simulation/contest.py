@@ -64,7 +64,7 @@ class Contest:
 
         async def work() -> None:
             async with BrokerQueue(store) as q:
-                await q.stats()
+                await q.queues()  # reads the log
                 while True:
                     begun = self.world.elapsed_us
                     try:
