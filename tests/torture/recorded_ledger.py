@@ -12,6 +12,7 @@ from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
+from casque.rules.comparison import contents
 from casque.rules.operations import Added
 from casque.stores.ledger.apart_payload import ApartPayload, is_payload
 from casque.stores.ledger.entry import Entry
@@ -20,7 +21,6 @@ from casque.stores.ledger.log import key_of, number_in
 from casque.stores.ledger.replica import Replica
 from casque.stores.ledger.snapshot import Builder, decode_manifest
 from casque.stores.ledger.snapshot_listing import manifest_key, part_key
-from casque.testing.simulation.facts import fingerprint
 from tests.torture.payloads import name_in
 
 
@@ -81,14 +81,14 @@ class RecordedLedger:
         for part in manifest.parts:
             builder.add(self.written[part_key(part.name)][0], part.name)
         _, mine = self.end()
-        for what, value in fingerprint(builder.finish()).items():
+        for what, value in contents(builder.finish()).items():
             assert value == mine[what], f"{key} differs in {what}: {value}, the log: {mine[what]}"
         self._snapshots += 1
 
     def end(self) -> tuple[int, dict[str, Any]]:
         """Return the number of the last entry, and what a process must know after it."""
         assert self._replica.state is not None
-        return self._replica.number, fingerprint(self._replica.state)
+        return self._replica.number, contents(self._replica.state)
 
     def counts(self) -> Counter[str]:
         """Return how many objects of each kind were written and deleted."""

@@ -22,12 +22,12 @@ from typing import Any
 import pytest
 
 from casque import Queue
+from casque.rules.comparison import contents
 from casque.stores.ledger.apart_payload import FOLDER as PAYLOADS
 from casque.stores.ledger.ledger_bucket import MARKER, Upkeep
 from casque.stores.ledger.store import LedgerStore
 from casque.system.clock import SECOND_US
 from casque.testing.processes import run_in_process
-from casque.testing.simulation.facts import fingerprint
 from tests.acceptance.fleet import until
 from tests.servers.fixtures import unique_prefix
 from tests.servers.openers import s3_of
@@ -104,7 +104,7 @@ def read_ledger(server: str, report: Callable[[Any], None], prefix: str) -> None
         replica = store._reader.current
         assert replica is not None
         assert replica.state is not None
-        report((replica.number, fingerprint(replica.state)))
+        report((replica.number, contents(replica.state)))
         await store.close()
 
     asyncio.run(read())

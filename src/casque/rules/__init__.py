@@ -2,6 +2,7 @@
 
 additions    Which jobs an enqueue adds, and which of its ids existed.
 answers      The data stored with a remote batch, to answer a repeat of it.
+comparison   Whether two states are equal, and whether indexes fit their jobs.
 counts       Counts per status, updated with every change.
 decide       `decide`: all queue semantics.
 evolve       `evolve`: applies an event to the state.

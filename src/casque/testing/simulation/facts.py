@@ -269,21 +269,5 @@ def same(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-def fingerprint(state: State) -> dict[str, Any]:
-    """Return everything that two replicas at the same entry must agree on."""
-    return {
-        "counters": (state.version, state.token, state.seq, state.turn, state.time_us),
-        "jobs": state.jobs,
-        "records": state.records,
-        "writers": state.writers,
-        "lines": sorted(
-            (line.queue, line.entrypoint, line.turn, sorted(line.ids())) for line in state.lines()
-        ),
-        "in progress": sorted(state.in_progress),
-        "counts": state.stats(None, state.time_us),
-        "queues": {name: state.stats(name, state.time_us) for name in sorted(state.queues)},
-    }
-
-
 def job_line(job: Job) -> str:
     return f"{job.id[-6:]} {job.status} token {job.token}"

@@ -17,6 +17,7 @@ from casque.errors import (
 )
 from casque.job import Job
 from casque.rules import views
+from casque.rules.comparison import contents
 from casque.rules.operations import Batch
 from casque.rules.state import State
 from casque.stores.ledger.bucket_time import BucketTime
@@ -272,12 +273,12 @@ class Process:
         if not replica.state.is_whole or replica.number == self._checked:
             return
         self._checked = replica.number
-        mine = facts.fingerprint(replica.state)
+        mine = contents(replica.state)
         with self.replay.looking_back(replica.number) as states:
             for number, state in states:
                 if number != replica.number:
                     continue
-                told = facts.fingerprint(state)
+                told = contents(state)
                 for part, value in told.items():
                     if mine[part] != value:
                         raise Violation(

@@ -15,12 +15,12 @@ from typing import Any
 
 from casque.errors import CorruptError
 from casque.stores.ledger.bucket_requests import REQUEST_SECONDS
+from casque.rules.comparison import contents
 from casque.stores.ledger.ledger_bucket import Upkeep, split_key
 from casque.stores.ledger.log import number_in
 from casque.stores.ledger.snapshot import Builder, decode_manifest
 from casque.stores.ledger.snapshot_listing import MANIFESTS, PARTS, part_key
 from casque.system.clock import SECOND_US, drive
-from casque.testing.simulation import facts
 from casque.testing.simulation.history import Violation
 from casque.testing.simulation.loop import ProcessLoop
 from casque.testing.simulation.network import SimBucket, log_uniform
@@ -173,10 +173,10 @@ class ShortenedSimulation(Simulation):
                 builder.add(found.body if found else b"", one.name)
         except CorruptError:
             return
-        mine = facts.fingerprint(builder.finish())
+        mine = contents(builder.finish())
         with self.replay.looking_back(manifest.number) as states:
             for number, state in states:
-                told = facts.fingerprint(state) if number == manifest.number else {}
+                told = contents(state) if number == manifest.number else {}
                 for part, value in told.items():
                     if mine[part] != value:
                         raise Violation(f"{key} differs in {part}:\n  {mine[part]}\n  {value}")
