@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 from casque import Queue
+from casque.admin import adopt
+from casque.buckets.folder import FolderBucket
+from casque.stores.ledger.store import LedgerStore
+from tests.ledger.copies import Relayed
 
 Report = Callable[[Any], None]
 PATIENCE = timedelta(seconds=90)
@@ -32,3 +39,17 @@ def enqueue_or_wait(address: str, report: Report, place: int, start: Any) -> Non
             [job] = q.dequeue(wait=PATIENCE)
             q.ack(job)
             report(("got", job.id))
+
+
+def adopt_until_killed(address: str, report: Report, nth: int) -> None:
+    """Adopt the ledger in this folder; die after the nth request."""
+    sent = 0
+
+    def die(_: str) -> None:
+        nonlocal sent
+        sent += 1
+        if sent == nth:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    adopt(LedgerStore(Relayed(FolderBucket(Path(address)), after=die)))
+    report("adopted")

@@ -14,6 +14,7 @@ import pytest
 from casque.errors import CasqueError, CorruptError, StorageError
 from casque.job import Attempt, Failure, Job, JobStatus
 from casque.record import Record
+from casque.rules.comparison import contents
 from casque.rules.operations import Dequeue, PutRecord
 from casque.rules.state import State, WriterRow
 from casque.stores.ledger import snapshot
@@ -29,7 +30,6 @@ from casque.stores.ledger.snapshot import (
 )
 from casque.stores.ledger.snapshot_writer import write_snapshot
 from casque.system.clock import SECOND_US
-from casque.testing.simulation import facts
 from tests.ledger.shortened import LONG, UPKEEP, Objects, Stopping, both_kinds, run
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -205,7 +205,7 @@ async def continued(objects: Objects) -> list[object]:
     replica = process.store._reader.replica
     assert replica is not None
     assert replica.state is not None
-    told += [facts.fingerprint(replica.state), replica.view]
+    told += [contents(replica.state), replica.view]
     return told + [objects.body(key) for key in objects.keys("log/")[-6:]]
 
 

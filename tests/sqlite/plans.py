@@ -55,6 +55,7 @@ PLANS: dict[str, Plan] = {
     "writer": at(PRIMARY),
     "count": at(PRIMARY),
     "count_joined": at(PRIMARY),
+    "identify": at(PRIMARY),
     "stamp": at(PRIMARY),
     "stamp_and_see": at(),
     "forget_writers": Plan((PRIMARY, SEEN), walks=FEW),

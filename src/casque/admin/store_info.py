@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from casque.admin.open_store import on_store
 from casque.buckets.meter import Requests
-from casque.errors import InvalidError
 from casque.job import Stats
-from casque.queues.runner import runner_for
 from casque.stores.description import Described, Description, Metered, Size
-from casque.stores.place_errors import AbsentError
-from casque.stores.port import Creatable, Store
-from casque.stores.url import StoreAddress, open_store
+from casque.stores.port import Store
+from casque.stores.url import StoreAddress
 
 
 class StoreInfo(NamedTuple):
@@ -37,19 +35,7 @@ def info(store: StoreAddress) -> StoreInfo:
 
     It reads no job of a SQLite file; a ledger or a document is read whole. Blocks.
     """
-    opened = open_store(store)
-    runner = runner_for(opened)
-    is_ours = opened is not store
-    try:
-        if is_ours and isinstance(opened, Creatable):
-            opened.require_existing()
-        return runner.run(info_of(opened))
-    except AbsentError as error:
-        raise InvalidError(f"there is no store at {opened.name}. Check the address.") from error
-    finally:
-        if is_ours:
-            runner.run(opened.close())
-        runner.close()
+    return on_store(store, info_of)
 
 
 async def info_of(store: Store) -> StoreInfo:

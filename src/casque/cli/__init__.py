@@ -21,7 +21,7 @@ manage        `cancel`, `retry`, `purge`, `pause`, `resume`, `reset`: changes to
 dlq           `dlq list|errors|show|retry|purge`: dead jobs.
 schedule/     `schedule add|list|show|pause|resume|run|remove`: jobs enqueued again and again.
 config        `config set|get|list|unset|path`: the settings of a store.
-admin/        `store info`: commands on a whole store.
+admin/        `store info|verify|adopt|upgrade`: commands on a whole store.
 backup        `backup`: a copy of a SQLite queue, while it is in use.
 transfer      `import`, `export`, `copy`: jobs from elsewhere, to elsewhere, between stores.
 watch/        `watch`: files that change become jobs.

@@ -6,6 +6,7 @@ creation            Reports a queue that this process has made.
 description         What a store knows of itself, and the requests that it has sent.
 last_answers        The last answer to each writer, so that a repeated commit gets the same one.
 listeners           The waiting dequeues to wake when a job may have become claimable.
+maintenance         What a store offers to an operator: `verify` and `adopt`.
 memory              The memory store: applies the rules to a state in memory, under a lock.
 place_errors        Errors for a queue that is missing, or replaced by something else.
 port                `Store`: the interface of every store, and its promises.

@@ -150,6 +150,12 @@ def encode(state: State) -> bytes:
 
 def decode(content: bytes, name: str) -> State:
     """The state in `content`. Raises CorruptError, with the object's name, if it is invalid."""
+    if not content:
+        raise CorruptError(
+            f"{name} exists but is empty, and a queue never is: it was truncated, or another "
+            "program made it. Nothing was overwritten. Restore it from a backup, or delete it to "
+            "start a new queue."
+        )
     try:
         _check_format(content, name)
         document = _decoder.decode(content)

@@ -18,7 +18,6 @@ from casque.adapters.storage.port import ObjectStoragePort
 from casque.errors import (
     CASConflictError,
     CasqueError,
-    CorruptError,
     InvalidError,
     StorageError,
 )
@@ -28,10 +27,13 @@ from casque.rules.transaction import Decided, transact
 from casque.stores.conflicts import check_conflicts
 from casque.stores.creation import Report, report_created
 from casque.stores.description import Description, Size
+from casque.stores.document.adoption import adopt
 from casque.stores.document.codec import FORMAT, decode, encode
 from casque.stores.document.pace import Pace
+from casque.stores.document.verification import verify
 from casque.stores.last_answers import LastAnswers, check_writers
 from casque.stores.listeners import Listeners
+from casque.stores.maintenance import Adoption, Progress, Verification
 from casque.stores.place_errors import absent, replaced
 from casque.stores.port import COMMIT_DEADLINE_US, Answer, MaySleep
 from casque.stores.state_reads import StateReads
@@ -194,6 +196,29 @@ class DocumentStore(StateReads):
         content, _ = await self._fetch()
         return Description("document", identity or None, FORMAT, Size(1, len(content)))
 
+    async def verify(self, progress: Progress) -> Verification:
+        content, etag = await self._fetch()
+        if etag is None:
+            raise absent(f"{self.name} is gone")
+        progress(len(content), len(content))
+        return verify(content, self.name, self._time.now())
+
+    async def adopt(self, *, force: bool) -> Adoption:
+        await self.close()
+        view = await self._load()
+        if view.etag is None:
+            raise absent(f"{self.name} is gone")
+        adopted = adopt(view.state, self.name, self.clock, self._time.now(), force=force)
+        self._identity = ""
+        try:
+            await self._write(encode(view.state), view.etag, Stopwatch(self.clock))
+        except CASConflictError:
+            # It can be with our own write, sent twice by the network.
+            if (await self._load()).state.identity != adopted.identity:
+                raise
+        await self.close()
+        return adopted
+
     async def close(self) -> None:
         self._spare.clear()
         self._identity = ""
@@ -220,12 +245,6 @@ class DocumentStore(StateReads):
             if self._must_exist:
                 raise absent(f"{self.name} is gone")
             return _View(State(), None)
-        if not content:
-            raise CorruptError(
-                f"{self.name} exists but is empty, and a queue never is: it was truncated, or "
-                "another program made it. Nothing was overwritten. Restore it from a backup, or "
-                "delete it to start a new queue."
-            )
         state = decode(content, self.name)
         if known not in ("", state.identity):
             raise replaced(f"{self.name} holds another queue")

@@ -1,6 +1,7 @@
 """The ledger store: a queue as a log of committed batches in a bucket.
 
 apart_payload     Stands in a job for a payload that is an object of its own.
+adoption          Makes a restored copy a queue of its own, under a new identity.
 bucket_requests   Requests to a bucket, each with a time limit.
 bucket_time       The bucket's time, which never goes back and never stops.
 deletion          Deletes what a snapshot replaces, and what killed processes left behind.
@@ -9,6 +10,7 @@ entry             One commit as bytes: its events, the previous digest, its own 
 format_check      Checks that a place holds a ledger, and still the one that was opened.
 framing           The first and last bytes of an object: its kind, its format, its digest.
 housekeeping      Decides when a snapshot is due, and when old objects are looked for.
+inventory         What is stored in the place of a ledger, by the names of the objects.
 ledger_bucket     The bucket as one ledger sees it: in a folder named by its identity.
 log               The entries as objects; finds out whether each sent entry was stored.
 log_reader        Follows the log to its end, and checks that it is still the same log.
@@ -29,4 +31,5 @@ store             `LedgerStore`: a commit is the next entry of a log in a bucket
 stored_job        A whole job, as snapshots and the event `Inserted` store it.
 summary           The counts of a ledger, which each entry has.
 tryout            Checks that the bucket keeps its promises, and reads its time.
+verification      Reads a whole ledger, checks every object, and reports the first damage.
 """

@@ -8,11 +8,12 @@ full disk stays readable.
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 
 import msgspec
 
-from casque.buckets.port import Found
-from casque.errors import CorruptError
+from casque.buckets.port import Found, Version
+from casque.errors import CASConflictError, CorruptError
 from casque.stores.creation import report_created
 from casque.stores.ledger.apart_payload import is_payload
 from casque.stores.ledger.bucket_requests import BucketRequests
@@ -31,7 +32,8 @@ FORMAT = 1
 _PROBE = re.compile(PROBES + r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
 
 
-def _is_ours(key: str) -> bool:
+def is_ours(key: str) -> bool:
+    """True if casque gives objects such names."""
     identity, rest = split_key(key)
     if identity:
         return any(
@@ -40,12 +42,21 @@ def _is_ours(key: str) -> bool:
     return key == MARKER or bool(_PROBE.fullmatch(key))
 
 
+class FoundMark(NamedTuple):
+    mark: Mark
+    version: Version
+
+
 _decode = msgspec.json.Decoder(Mark).decode
 
 
 def mark_of(identity: str, upkeep: Upkeep | None = None) -> bytes:
     """Return the bytes of the `format` object of a new ledger."""
-    return msgspec.json.encode(Mark("ledger", FORMAT, identity, *(upkeep or Upkeep()))) + b"\n"
+    return encode_mark(Mark("ledger", FORMAT, identity, *(upkeep or Upkeep())))
+
+
+def encode_mark(mark: Mark) -> bytes:
+    return msgspec.json.encode(mark) + b"\n"
 
 
 async def find_ledger(requests: BucketRequests, watch: Stopwatch) -> Mark | None:
@@ -54,6 +65,12 @@ async def find_ledger(requests: BucketRequests, watch: Stopwatch) -> Mark | None
     Raises if the place holds something else, if this process had another ledger open here, or if
     a ledger must exist and does not.
     """
+    found = await find_mark(requests, watch)
+    return None if found is None else found.mark
+
+
+async def find_mark(requests: BucketRequests, watch: Stopwatch) -> FoundMark | None:
+    """Do the same as `find_ledger`, and return the version of `format` too."""
     known, found = requests.bucket.expected, await requests.get(MARKER, watch)
     if found is None:
         if known:
@@ -65,7 +82,22 @@ async def find_ledger(requests: BucketRequests, watch: Stopwatch) -> Mark | None
     mark = _mark_in(requests, found)
     if known not in ("", mark.identity):
         raise replaced(f"{requests.full_name(MARKER)} belongs to another queue")
-    return mark
+    return FoundMark(mark, found.version)
+
+
+async def replace_mark(requests: BucketRequests, old: FoundMark, new: Mark) -> None:
+    """Replace `format`: from then on this place is the ledger `new`, or has its format.
+
+    This is the only request that overwrites `format`. Raises CASConflictError if another process
+    has replaced it, and StorageError if the outcome is unknown.
+    """
+    watch, body = Stopwatch(requests.clock), encode_mark(new)
+    try:
+        await requests.put_until_answered(MARKER, body, old.version, watch)
+    except CASConflictError:
+        found = await requests.get(MARKER, watch)  # our own, whose answer was lost, or another's
+        if found is None or found.body != body:
+            raise
 
 
 async def open_ledger(
@@ -95,7 +127,7 @@ async def _check_is_free(requests: BucketRequests, watch: Stopwatch) -> None:
     after = ""
     while page := await requests.list("", after, watch):
         for one in page:
-            if not _is_ours(one.key):
+            if not is_ours(one.key):
                 raise ForeignError(
                     f"{requests.full_name(one.key)} is not ours: {requests.bucket.name} holds "
                     "files of another program. Nothing was written. Choose an empty prefix or "

@@ -95,6 +95,12 @@ class LedgerBucket:
         if mark is not None:
             self.upkeep = mark.upkeep
 
+    def of(self, identity: str) -> LedgerBucket:
+        """Return the same bucket with the folder of another ledger; with "": with all folders."""
+        other = LedgerBucket(self._bucket, self.upkeep)
+        other.identity, other.meter = identity, self.meter
+        return other
+
     async def get(self, key: str) -> Found | None:
         self.meter.get += 1
         found = await self._bucket.get(self.path_of(key))

@@ -12,7 +12,7 @@ from itertools import takewhile
 from typing import NamedTuple
 
 from casque.buckets.port import ABSENT, PAGE
-from casque.errors import CASConflictError, CasqueError, StorageError
+from casque.errors import CASConflictError, CasqueError, CorruptError, StorageError
 from casque.stores.ledger.bucket_requests import BucketRequests, reason
 from casque.stores.ledger.ledger_bucket import split_key
 from casque.stores.ledger.tryout import lists_wrongly
@@ -33,6 +33,15 @@ class MissingEntryError(Exception):
     def __init__(self, number: int) -> None:
         super().__init__(number)
         self.number = number
+
+
+def missing(name: str) -> CorruptError:
+    """Return the error for an entry that is missing although the log was read again."""
+    return CorruptError(
+        f"{name} is missing: it was there before, or there are later entries. Something deletes "
+        "objects of this queue, for example an expiry rule of the bucket. Stop that, and restore "
+        "the deleted objects."
+    )
 
 
 def key_of(number: int) -> str:

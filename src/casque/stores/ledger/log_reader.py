@@ -15,10 +15,10 @@ from casque.stores.ledger.bucket_time import BEHIND_US, BucketTime
 from casque.stores.ledger.entry import FIRST
 from casque.stores.ledger.format_check import find_ledger, open_ledger
 from casque.stores.ledger.framing import digest_of
-from casque.stores.ledger.log import ListedEntries, Log, MissingEntryError
+from casque.stores.ledger.log import ListedEntries, Log, MissingEntryError, missing
 from casque.stores.ledger.pacing import Pacing
 from casque.stores.ledger.proof import OvertakenError, Proof, View
-from casque.stores.ledger.replica import MisplacedEntryError, Replica
+from casque.stores.ledger.replica import MisplacedEntryError, Replica, misplaced
 from casque.stores.ledger.sent_commits import SentCommits
 from casque.stores.ledger.snapshot_listing import snapshots_after
 from casque.stores.ledger.snapshot_loader import load_newest
@@ -144,17 +144,9 @@ class LogReader:
         except MissingEntryError as error:
             if await self._is_replaced(error.number):
                 raise _went_on_without_us(self._log.name_of(error.number)) from error
-            raise CorruptError(
-                f"{self._log.name_of(error.number)} is missing: it was there before, or there are "
-                "later entries. Something deletes objects of this queue, for example an expiry "
-                "rule of the bucket. Stop that, and restore the deleted objects."
-            ) from error
+            raise missing(self._log.name_of(error.number)) from error
         except MisplacedEntryError as error:
-            raise CorruptError(
-                f"{error} does not fit the entry before it: it belongs to another log, or one of "
-                "these two entries was replaced, by hand or by a server that lets two writers "
-                "create one object. Stop all writers, and restore both entries from a copy."
-            ) from error
+            raise misplaced(error) from error
 
     async def _is_replaced(self, number: int) -> bool:
         """True if a snapshot replaces the entry, which may be deleted then."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
+from casque.errors import CorruptError
 from casque.rules.evolve import evolve
 from casque.rules.operations import BatchStamp
 from casque.rules.state import State
@@ -27,6 +28,15 @@ _REMEMBERED = 20_000
 
 class MisplacedEntryError(Exception):
     """An entry does not follow the previous one. Read the log again before you report this."""
+
+
+def misplaced(error: MisplacedEntryError) -> CorruptError:
+    """Return the error for an entry that is misplaced although the log was read again."""
+    return CorruptError(
+        f"{error} does not fit the entry before it: it belongs to another log, or one of these two "
+        "entries was replaced, by hand or by a server that lets two writers create one object. "
+        "Stop all writers, and restore both entries from a copy."
+    )
 
 
 class Replica:

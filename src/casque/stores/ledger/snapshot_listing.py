@@ -49,8 +49,14 @@ def folder_in(key: str) -> str | None:
     return None if match is None else match[1]
 
 
+def snapshot_in(key: str) -> int | None:
+    """Return the number of the manifest under this key; None if it is not a manifest's key."""
+    match = _MANIFEST.fullmatch(key)
+    return None if match is None else int(match[1])
+
+
 def is_snapshot(key: str) -> bool:
-    return _MANIFEST.fullmatch(key) is not None or folder_in(key) is not None
+    return snapshot_in(key) is not None or folder_in(key) is not None
 
 
 async def snapshots_after(

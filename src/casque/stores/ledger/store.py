@@ -23,6 +23,7 @@ from casque.rules.transaction import transact
 from casque.stores.conflicts import check_conflicts
 from casque.stores.creation import Report
 from casque.stores.last_answers import check_writers
+from casque.stores.ledger.adoption import adopt
 from casque.stores.ledger.bucket_requests import BucketRequests
 from casque.stores.ledger.bucket_time import BucketTime
 from casque.stores.ledger.entry import Entry, encode
@@ -46,7 +47,9 @@ from casque.stores.ledger.replica_lock import new_lock
 from casque.stores.ledger.sent_commits import Sent, SentCommits
 from casque.stores.ledger.summary import summary_of, with_added
 from casque.stores.ledger.tryout import ask_time
+from casque.stores.ledger.verification import verify
 from casque.stores.listeners import Listeners, makes_claimable
+from casque.stores.maintenance import Adoption, Progress, Verification
 from casque.stores.port import Answer, MaySleep
 from casque.system.background import TaskBackground, ThreadBackground
 from casque.system.clock import Bell, Clock, Stopwatch, SystemClock
@@ -379,6 +382,17 @@ class LedgerStore(LedgerReads):
             yield self._polling.interval_us
 
     # -- closing ---------------------------------------------------------------
+
+    async def verify(self, progress: Progress) -> Verification:
+        return await verify(self._requests, progress)
+
+    async def adopt(self, *, force: bool) -> Adoption:
+        await self.housekeeping.background.stop(CLOSE_SECONDS)  # it writes into the old folder
+        async with self._lock:
+            self._reader.close()
+            adopted = await adopt(self._requests, self._time, force=force)
+            self._reader.close()
+            return adopted
 
     async def close(self) -> None:
         await self.housekeeping.background.stop(CLOSE_SECONDS)

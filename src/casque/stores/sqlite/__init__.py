@@ -1,5 +1,6 @@
 """The SQLite store: a queue in one file.
 
+adoption             Makes a restored copy a queue of its own, under a new identity.
 backup               Copies the database at one instant, and checks the copy.
 batch                Carries out the operations of one batch in a transaction.
 cache                The counters, lines and first jobs of a line that a handle has read.
@@ -24,5 +25,6 @@ rows                 Converts jobs and records to rows and back; the statements 
 store                `SqliteStore`: a commit is a transaction; one connection writes, one reads.
 tables               Finds and creates the tables of a queue.
 transaction          One transaction in progress: counters, lines, rows.
+verification         Checks a whole database: SQLite's own check, and what casque relies on.
 watch                Notices that another process wrote, and wakes waiting dequeues.
 """

@@ -157,6 +157,22 @@ class Database:
         """The URI for SQLite; it creates the file unless `must_exist` is True."""
         return f"{self.path.absolute().as_uri()}?mode={'rw' if self.must_exist else 'rwc'}"
 
+    def is_used(self) -> bool:
+        """True if another connection has the database open. Call it with no connection open."""
+        if not size_of(self.path):
+            raise absent(f"{self.name} is gone")
+
+        def look(has_lock: bool) -> bool:  # noqa: FBT001 - as `run` passes it
+            if not has_lock:
+                raise BlockedError(OPENING)
+            try:
+                self._have_alone()
+            except sqlite3.Error as error:
+                return is_busy(error)  # for any other error the opening raises the reason
+            return False
+
+        return self.patiently(lambda: self._opening_lock.run(look))
+
     def close(self, connection: sqlite3.Connection) -> None:
         """Close a connection that `connect` made."""
         self._open.discard(connection)

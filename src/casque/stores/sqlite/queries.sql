@@ -18,6 +18,9 @@ UPDATE casque_counter SET token = ?1, turn = ?2 WHERE writer = '';
 -- name: count_joined
 UPDATE casque_counter SET number = number + 1 WHERE writer = '';
 
+-- name: identify
+UPDATE casque_counter SET identity = ?1 WHERE writer = '';
+
 -- name: stamp
 UPDATE casque_counter SET number = ?2 WHERE writer = ?1;
 

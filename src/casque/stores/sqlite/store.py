@@ -27,10 +27,12 @@ from casque.rules.views import JobFilter, Served, Unserved
 from casque.stores.description import Description
 from casque.stores.last_answers import KeptAnswer, LastAnswers, check_writers
 from casque.stores.listeners import Listeners
+from casque.stores.maintenance import Adoption, Progress, Verification, in_use
 from casque.stores.place_errors import replaced
 from casque.stores.port import Answer, Joined, MaySleep
 from casque.stores.sqlite import fast_path, forks
-from casque.stores.sqlite.backup import Backup, Progress, back_up
+from casque.stores.sqlite.adoption import adopt
+from casque.stores.sqlite.backup import Backup, back_up
 from casque.stores.sqlite.batch import carry_out
 from casque.stores.sqlite.cache import Cache
 from casque.stores.sqlite.changes import Clash
@@ -39,6 +41,7 @@ from casque.stores.sqlite.connection_handle import ConnectionHandle
 from casque.stores.sqlite.reads import Reads, Snapshot
 from casque.stores.sqlite.rows import STATEMENTS as SQL
 from casque.stores.sqlite.transaction import SEEN_EVERY_US, Transaction, Upkeep
+from casque.stores.sqlite.verification import check
 from casque.stores.sqlite.watch import Watch
 from casque.system import forks as process
 from casque.system import reentry
@@ -369,6 +372,38 @@ class SqliteStore:
             return back_up(
                 self._database, self._copier, Path(target), replace=replace, progress=progress
             )
+
+    async def verify(self, progress: Progress) -> Verification:
+        """Check the file with a read transaction of a separate connection."""
+        process.generation()
+        reentry.refuse(self._copier.lock)
+        with self._copier.lock, self._database.translating("check"):
+            size = self._files.size().size_bytes
+            progress(0, size)
+            try:
+                connection = self._copier.open()
+                with Snapshot(connection):
+                    check(connection, self.name)
+                    now = self._time.now()
+                    stats = Reads(connection.execute, now, self._time.step).stats(None)
+            finally:
+                self._copier.close()
+            progress(size, size)
+        return Verification(self.name, "sqlite", stats, size)
+
+    async def adopt(self, *, force: bool) -> Adoption:
+        await self.close()
+        if not force and self._database.is_used():
+            raise in_use(self.name, "another process has it open")
+        with self._writer.lock, self._database.translating("adopt"):
+            try:
+                connection = self._writer.open()
+                self._begin(connection)
+                done = adopt(connection, self.name, self.clock, self._time.now(), force=force)
+                connection.execute("COMMIT")
+                return done
+            finally:
+                self._writer.close()
 
     # -- waiting ---------------------------------------------------------------
 

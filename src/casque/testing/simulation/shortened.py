@@ -20,7 +20,9 @@ from casque.stores.ledger.ledger_bucket import Upkeep, split_key
 from casque.stores.ledger.log import number_in
 from casque.stores.ledger.snapshot import Builder, decode_manifest
 from casque.stores.ledger.snapshot_listing import MANIFESTS, PARTS, part_key
+from casque.stores.ledger.store import LedgerStore
 from casque.system.clock import SECOND_US, drive
+from casque.testing.fakeclock import FakeClock
 from casque.testing.simulation.history import Violation
 from casque.testing.simulation.loop import ProcessLoop
 from casque.testing.simulation.network import SimBucket, log_uniform
@@ -60,6 +62,10 @@ class ShortenedSimulation(Simulation):
         self._parts: set[str] = set()
         """The parts that were stored so far."""
         self._naps = 0
+        self._seen: set[str] = set()
+        """The manifests that were written."""
+        self._late: set[str] = set()
+        """Those that were written again, or after their parts were deleted: hours late."""
 
     def _changed(self, plan: Plan) -> Plan:
         """Return the plan with pauses so short that the log is shortened during the run."""
@@ -112,6 +118,19 @@ class ShortenedSimulation(Simulation):
         loop.stop_for(span, answers_first=self._chance.random() < 0.5)
         return True
 
+    def _run(self) -> None:
+        super()._run()
+        self._verify()
+
+    def _verify(self) -> None:
+        """Check that `verify` finds no damage in what is stored at the end."""
+        for key in self._late:
+            drive(self._bucket.delete(key))  # what an operator does with a snapshot without parts
+        try:
+            drive(LedgerStore(self._bucket, FakeClock()).verify(lambda *_: None))
+        except CorruptError as error:
+            raise Violation(f"verify reports damage: {error}") from error
+
     # -- what is stored --------------------------------------------------------
 
     def landed(self, key: str, body: bytes) -> None:
@@ -126,6 +145,10 @@ class ShortenedSimulation(Simulation):
             self._parts.add(name)
         if name.startswith(MANIFESTS):
             self.snapshots += 1
+            self._home = split_key(key)[0]
+            if key in self._seen or not self._is_whole(body):
+                self._late.add(key)
+            self._seen.add(key)
             self._check_snapshot(key, body)
 
     def deleted(self, key: str) -> None:
@@ -158,7 +181,6 @@ class ShortenedSimulation(Simulation):
 
     def _check_snapshot(self, key: str, content: bytes) -> None:
         """Check that a manifest that is now stored names a whole state, and the right one."""
-        self._home = split_key(key)[0]
         manifest = decode_manifest(content, key)
         unwritten = {part_key(one.name) for one in manifest.parts} - self._parts
         if unwritten:
