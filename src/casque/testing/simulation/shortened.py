@@ -14,8 +14,8 @@ from functools import partial
 from typing import Any
 
 from casque.errors import CorruptError
-from casque.stores.ledger.bucket_requests import REQUEST_SECONDS
 from casque.rules.comparison import contents
+from casque.stores.ledger.bucket_requests import REQUEST_SECONDS
 from casque.stores.ledger.ledger_bucket import Upkeep, split_key
 from casque.stores.ledger.log import number_in
 from casque.stores.ledger.snapshot import Builder, decode_manifest
