@@ -92,6 +92,25 @@ def test_every_caller_of_a_hung_storage_gets_its_error_in_time(
     assert max(took) <= BOUND_US, [f"{one / SECOND_US:.1f}" for one in took]
 
 
+def test_counts_that_are_read_without_the_jobs_wait_no_longer_than_other_calls() -> None:
+    async def main(clock: SimClock) -> list[int]:
+        bucket = Distant(clock)
+        store = LedgerStore(bucket, clock)
+        async with BrokerQueue(store) as q, DirectQueue(store) as other:
+            await q.enqueue("e")
+            bucket.is_hung = True
+            told = [
+                told_after(
+                    clock, number * 700_000, (q.stats, lambda: other.enqueue("e"))[number % 2]
+                )
+                for number in range(40)
+            ]
+            return list(await asyncio.gather(*told))
+
+    took = in_virtual_time(main)
+    assert max(took) <= BOUND_US, [f"{one / SECOND_US:.1f}" for one in took]
+
+
 def test_a_dequeue_that_waits_on_a_hung_storage_ends_in_time() -> None:
     wait = timedelta(seconds=2)
 

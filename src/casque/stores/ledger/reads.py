@@ -93,11 +93,12 @@ class LedgerReads(StateReads):
         """Return the counts, if this process knows them without having read the jobs."""
 
         async def work() -> Summary | None:
+            called = Stopwatch(self.clock)
             async with self._lock:
                 replica = self._reader.replica
                 if replica is not None and not replica.is_blind:
                     return None
-                watch = self._requests.begin(Stopwatch(self.clock))
+                watch = self._requests.begin(called)
                 replica, is_current = await self._reader.ready(watch, blind=True, to_write=False)
                 if not is_current:
                     await self._reader.catch_up(replica, watch)
@@ -128,5 +129,6 @@ class LedgerReads(StateReads):
         return await self._presence.records(kind, await self._read(lambda *_: self._time.asked()))
 
     async def describe(self) -> Description:
+        called = Stopwatch(self.clock)
         async with self._lock:
-            return await describe(self._requests, self._requests.begin(Stopwatch(self.clock)))
+            return await describe(self._requests, self._requests.begin(called))
