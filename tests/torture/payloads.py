@@ -9,7 +9,7 @@ from __future__ import annotations
 import zlib
 
 LARGE_BYTES = 9_000
-_LARGE_SHARE = 4
+_LARGE_SHARE = 2
 """One of so many payloads is large."""
 
 
