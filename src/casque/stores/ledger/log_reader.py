@@ -264,9 +264,9 @@ class LogReader:
         number, digest = self._known
         if number and number >= replica.snapshot:
             content = await self._log.read(number, Stopwatch(self.clock))
-            if content is None and await self._is_replaced(number):
-                raise OvertakenError(self._log.name_of(number))
             if digest_of(content or FIRST) != digest:
+                if await self._is_replaced(number):
+                    raise OvertakenError(self._log.name_of(number))
                 raise CorruptError(
                     f"{self._log.name_of(number)} is missing, or no longer has the content that "
                     "this process has read. Something deletes or replaces objects of this queue: "
