@@ -90,14 +90,14 @@ class BucketRequests:
         """Return the object. `size` is its approximate size, if known."""
         return await self._until_answered(lambda: self.bucket.get(key), watch, size)
 
-    async def briefly(self, work: Coroutine[Any, Any, None]) -> None:
+    async def briefly(self, work: Callable[[], Awaitable[None]]) -> None:
         """Run side work of a call with a short time limit. Ignores errors except CorruptError."""
         try:
             if self.bucket.blocking:
-                await work
+                await work()
             else:
                 async with asyncio.timeout(_BRIEF_SECONDS):
-                    await work
+                    await work()
         except CorruptError:
             raise
         except Exception:  # noqa: BLE001, S110 - only the main call's errors matter

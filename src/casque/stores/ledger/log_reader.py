@@ -6,8 +6,9 @@ entries that other processes append. The store calls the reader, never the other
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import Any, TypeVar, cast
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import TypeVar, cast
 
 from casque.errors import CorruptError, StorageError
 from casque.stores.ledger.bucket_requests import BucketRequests
@@ -171,8 +172,8 @@ class LogReader:
 
     async def mark_check(
         self, watch: Stopwatch, every_us: int = LOOK_EVERY_US
-    ) -> list[Coroutine[Any, Any, None]]:
-        """Return coroutines that check the ledger's identity, to run in parallel with a request.
+    ) -> list[Callable[[], Awaitable[None]]]:
+        """Return functions that check the ledger's identity, to call in parallel with a request.
 
         The list is empty if a check ran recently. In a folder this method itself checks, before
         any write: it costs almost nothing, and an unmounted folder must not get files.
@@ -180,7 +181,7 @@ class LogReader:
         if self._bucket.blocking:
             await self._check_mark(watch)
         elif self._marked.elapsed_us() > every_us:
-            return [self._check_mark(watch)]
+            return [partial(self._check_mark, watch)]
         return []
 
     async def _check_mark(self, watch: Stopwatch) -> None:
@@ -205,7 +206,7 @@ class LogReader:
                 await self.prove(replica, Stopwatch(self.clock), watch, shows_end=False)
             return replica, False
         for look in await self.mark_check(watch):
-            await look
+            await look()
         if replica.is_blind:
             await self._leap_to_end(replica)
         else:
@@ -320,7 +321,7 @@ class LogReader:
         read = self._log.read(number + 1, watch)
         if not beside:
             return await read
-        content, *_ = await self._requests.together(read, *beside)
+        content, *_ = await self._requests.together(read, *(look() for look in beside))
         return cast("bytes | None", content)
 
     async def read_on(self, replica: Replica, watch: Stopwatch, most: int) -> bool:

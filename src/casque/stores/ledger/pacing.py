@@ -205,21 +205,21 @@ class Pacing:
         """Return work to do while entry `number` is written: write, delete or list words."""
         losing, spoken = self._losing, self._spoken
         if spoken is not None and self._guest is not None and self._guest.word == self._word:
-            return self._requests.briefly(self._retract())
+            return self._requests.briefly(self._retract)
         is_long = losing is not None and losing.elapsed_us() > _SPEAK_AFTER_US
         if self._is_hopeless or is_long:
             if spoken is None or spoken.elapsed_us() > _SPEAK_AGAIN_US:
-                return self._requests.briefly(self._speak())
+                return self._requests.briefly(self._speak)
         elif number // _LOOK_EVERY != self._looked and self._time.now() >= self._rest_until:
             self._looked = number // _LOOK_EVERY
-            return self._requests.briefly(self._look())
+            return self._requests.briefly(self._look)
         return None
 
     async def got_in(self) -> None:
         """Record that the commit is done, and delete our word, so that no process waits for us."""
         self._is_hopeless = self._is_hopeless and self._losing is not None
         if self._key:  # the word may exist, whether its put was answered or not
-            await self._requests.briefly(self._retract())
+            await self._requests.briefly(self._retract)
         self._word = ""
 
     async def _speak(self) -> None:

@@ -369,7 +369,7 @@ class LedgerStore(LedgerReads):
             watch = self._requests.begin(called)
             await self._reader.enter(watch, to_write=True)
             for look in await self._reader.mark_check(watch):
-                await look
+                await look()
             if self._time.is_due():
                 await ask_time(self._requests, self._time, watch)
             return self._time.asked()

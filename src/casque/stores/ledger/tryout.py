@@ -78,14 +78,14 @@ async def prove(
             await _race(requests, watch)
     except CasqueError:
         # Without this, a process that is restarted in a loop would leave more and more probes.
-        await requests.briefly(_delete(requests, [one, other], watch))
+        await requests.briefly(lambda: _delete(requests, [one, other], watch))
         if requests.is_silent or begun.elapsed_us() <= _STALE_US:
             raise
         # The process slept, and others deleted its probes as stale.
         await prove(requests, time, Stopwatch(requests.clock), racing=racing)
         return
     await _delete(requests, [one, other], watch)
-    await requests.briefly(_sweep(requests, stamp.modified_us, watch))
+    await requests.briefly(lambda: _sweep(requests, stamp.modified_us, watch))
 
 
 async def _try_out(
