@@ -86,7 +86,6 @@ stop_workers() {
 }
 
 step 'An empty store, and its settings'
-run reset --yes
 run config set max_retries 2
 run config set backoff_base 2
 run config list

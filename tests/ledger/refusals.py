@@ -18,7 +18,7 @@ USES: dict[str, Use] = {
     "enqueue, which needs no state": lambda q: q.enqueue("e"),
     "enqueue of an id": lambda q: q.enqueue("e", id="new"),
     "dequeue": lambda q: q.dequeue(),
-    "stats": lambda q: q.stats(),
+    "stats": lambda q: q.stats("default"),  # of one queue: those of all need no jobs
 }
 BLIND = "enqueue, which needs no state"
 SEEING = {name: use for name, use in USES.items() if name != BLIND}

@@ -36,7 +36,9 @@ def test_one_request_in_a_hundred_that_hangs_costs_opening_little() -> None:
 
         async def opening_takes() -> int:
             begun = clock.monotonic()
-            assert (await DirectQueue(LedgerStore(bucket, clock)).stats()).pending == ENTRIES
+            assert (
+                await DirectQueue(LedgerStore(bucket, clock)).stats("default")
+            ).pending == ENTRIES
             return clock.monotonic() - begun
 
         clean = await opening_takes()
@@ -68,7 +70,7 @@ def test_every_caller_of_a_hung_storage_gets_its_error_in_time(
         store = LedgerStore(bucket, clock)
         async with kind(store) as q, kind(store) as other:
             await q.enqueue("e", id="1")
-            await other.stats()
+            await other.queues()
             bucket.is_hung = True
             calls: list[Call] = [
                 lambda: q.enqueue("e"),
@@ -154,7 +156,7 @@ def test_opening_a_hung_storage_is_given_up_in_time() -> None:
 
             async def open_it(answered: int = answered) -> None:
                 store = LedgerStore(bucket, clock)
-                opening = asyncio.create_task(DirectQueue(store).stats())
+                opening = asyncio.create_task(DirectQueue(store).stats("default"))
                 await clock.sleep(answered * bucket.trip_us, blocking=False)
                 bucket.is_hung = True
                 await opening
@@ -174,7 +176,7 @@ def test_a_caller_behind_one_that_opens_a_long_log_waits_for_it(opens: str) -> N
         bucket.trip_us = 4 * SECOND_US
         q = DirectQueue(LedgerStore(bucket, clock))
         other = DirectQueue(q.store)
-        first = other.stats() if opens == "look" else other.dequeue()
+        first = other.stats("default") if opens == "look" else other.dequeue()
         opening = asyncio.create_task(first)
         await clock.sleep(SECOND_US, blocking=False)
         begun = clock.monotonic()
@@ -195,7 +197,7 @@ def test_the_next_entry_is_asked_for_as_soon_as_the_first_is_there() -> None:
         bucket = FirstIsQuick(clock)
         await fill(bucket, 40)
         bucket.asked.clear()
-        opening = asyncio.create_task(DirectQueue(LedgerStore(bucket, clock)).stats())
+        opening = asyncio.create_task(DirectQueue(LedgerStore(bucket, clock)).stats("default"))
         while f"get {key_of(1)}" not in bucket.asked:
             await clock.sleep(1_000, blocking=False)
         await clock.sleep(20_000, blocking=False)

@@ -91,7 +91,7 @@ def test_a_read_of_a_long_log_continues_after_it_was_given_up() -> None:
         reader = DirectQueue(bucket)
         tries = 0
         while True:
-            look = asyncio.create_task(reader.stats())
+            look = asyncio.create_task(reader.queues())
             given_up_at, tries = bucket.read + ENTRIES // 3, tries + 1
             while not look.done() and bucket.read < given_up_at:
                 await SystemClock().sleep(0, blocking=False)
@@ -99,7 +99,8 @@ def test_a_read_of_a_long_log_continues_after_it_was_given_up() -> None:
                 break
             look.cancel()
             await asyncio.wait([look])
-        assert (await look).pending == ENTRIES
+        assert await look == ["default"]
+        assert (await reader.stats()).pending == ENTRIES
         assert tries > 1
         assert bucket.read < 2 * ENTRIES
 

@@ -16,7 +16,7 @@ def test_a_folder_of_another_program_is_refused_and_left_alone(name: str, tmp_pa
     stranger.parent.mkdir(parents=True, exist_ok=True)
     stranger.write_text("mine")
     with Queue(tmp_path) as q, pytest.raises(InvalidError, match=f"{name} is not ours"):
-        q.stats()
+        q.queues()
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == [stranger]
 
 
@@ -44,7 +44,7 @@ def log_in(folder: Path) -> Path:
 
 def pending(folder: Path) -> int:
     with Queue(folder) as q:
-        return q.stats().pending
+        return q.stats("default").pending
 
 
 def entry(log: Path, number: int) -> Path:

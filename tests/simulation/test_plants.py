@@ -70,7 +70,7 @@ FOUND: list[tuple[Plant, Kind, list[int], str]] = [
         [15, 42],
         "is not in the log and was answered",
     ),
-    (plants.proof_by_any_entry, ShortenedSimulation, [159], "is not in the log and was answered"),
+    (plants.proof_by_any_entry, ShortenedSimulation, [249], "is not in the log and was answered"),
     (
         plants.manifest_before_parts,
         ShortenedSimulation,

@@ -118,6 +118,7 @@ def show_rows(rows: list[Row]) -> None:
 
     made = table("Schedules", "Name", "When", "Runs", "Next", "Last outcome", "State")
     made.columns[3].no_wrap = True
+    made.columns[4].min_width = len("completed")  # in 80 columns it would be broken
     for row in rows:
         ticks = Text("\n".join(map(local_time, row.next)) or "-")
         state = row.state if row.schedule is None or not row.schedule.app else f"{row.state}, code"

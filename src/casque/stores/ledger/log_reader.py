@@ -36,10 +36,8 @@ CHECK_EVERY_US = 30 * SECOND_US
 
 _FEW = 4
 """How many entries are read in parallel after another process took the next one."""
-_MOST_AHEAD = 32
-"""The same, after it has missed many."""
-_AT_ONCE = 64
-"""How many listed entries are read in parallel at most."""
+_AT_ONCE = 32
+"""How many entries are read in parallel at most."""
 _BYTES_AT_ONCE = 4 * 1024 * 1024
 """How many bytes are read in parallel at most, except for a single larger entry."""
 
@@ -341,7 +339,7 @@ class LogReader:
             await self._read_to_end(replica)
         if contents:
             missed = replica.number - before
-            self.ahead = min(max(missed + missed // 2 + 1, self.ahead // 3, _FEW), _MOST_AHEAD)
+            self.ahead = min(max(missed + missed // 2 + 1, self.ahead // 3, _FEW), _AT_ONCE)
 
     def take(self, replica: Replica, content: bytes) -> None:
         """Apply an entry. Call `prove` before anything depends on it."""

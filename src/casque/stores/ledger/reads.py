@@ -37,16 +37,20 @@ class LedgerReads(StateReads):
     _requests: BucketRequests
     _time: BucketTime
 
-    async def _read(self, look: Callable[[State, int], T]) -> T:
-        """Read the log to its end, then call `look` with the state and the time."""
+    async def _read(self, look: Callable[[State, int], T], called: Stopwatch | None = None) -> T:
+        """Read the log to its end, then call `look` with the state and the time.
+
+        `called` was started when the call began; the default is now.
+        """
+        first = called or Stopwatch(self.clock)
 
         async def work() -> T:
-            called = Stopwatch(self.clock)
+            begun_call = first
             async with self._lock:
-                watch = self._requests.begin(called)
+                watch = self._requests.begin(begun_call)
                 replica, is_current = await self._reader.ready(watch, blind=False, to_write=False)
                 if is_current:
-                    called = watch = Stopwatch(self.clock)
+                    begun_call = watch = Stopwatch(self.clock)
                 await self._reader.learn_time(watch, to_write=False)
                 number = replica.number
             # Without the lock, so that readers delay nobody.
@@ -54,7 +58,7 @@ class LedgerReads(StateReads):
             if not is_current:
                 is_last = await self._reader.read_next(number, watch) is None
             async with self._lock:
-                watch = self._requests.begin(called)
+                watch = self._requests.begin(begun_call)
                 replica, _ = await self._reader.ready(watch, blind=False, to_write=False)
                 if is_last:
                     await self._reader.prove(replica, begun, watch, shows_end=True)
@@ -86,14 +90,17 @@ class LedgerReads(StateReads):
         return await self._whole(lambda: read(entrypoints, queue, limit))
 
     async def stats(self, queue: str | None) -> Stats:
-        summary = None if queue is not None else await self._summary()
-        return await super().stats(queue) if summary is None else summary.stats
+        called, replica = Stopwatch(self.clock), self._reader.replica
+        if queue is None and (replica is None or replica.is_blind):
+            summary = await self._summary(called)
+            if summary is not None:
+                return summary.stats
+        return await self._read(lambda state, now: state.stats(queue, now), called)
 
-    async def _summary(self) -> Summary | None:
+    async def _summary(self, called: Stopwatch) -> Summary | None:
         """Return the counts, if this process knows them without having read the jobs."""
 
         async def work() -> Summary | None:
-            called = Stopwatch(self.clock)
             async with self._lock:
                 replica = self._reader.replica
                 if replica is not None and not replica.is_blind:

@@ -41,7 +41,7 @@ class EnqueueStatements(Statements):
     @statement("E1")
     async def test_a_job_its_line_and_the_counts_appear_together(self, rig: Rig) -> None:
         q, other = await rig.worker(), await rig.worker()
-        assert await q.stats() == Stats()
+        assert (await q.queues(), await q.stats()) == ([], Stats())
         with counted(rig.harness.writes) as writes:
             job = await q.enqueue("send", b"x", 3, queue="tenant")
         # One write, so no reader can see only a part of it.
