@@ -272,6 +272,8 @@ class Process:
             return
         if not replica.state.is_whole or replica.number == self._checked:
             return
+        if self.ledger._reader._unproven:
+            return  # it depends on nothing of this yet: a list may show that it is not the log
         self._checked = replica.number
         mine = contents(replica.state)
         with self.replay.looking_back(replica.number) as states:
