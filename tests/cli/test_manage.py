@@ -160,8 +160,8 @@ def test_a_paused_queue_gives_no_jobs(anywhere: Control) -> None:
         assert anywhere.done("pause", "default") == "Queue default paused.\n"
     with Queue(anywhere.store) as queue:
         assert queue.dequeue() == []
-    for _ in range(2):
-        assert anywhere.done("resume", "default") == "Queue default resumed.\n"
+    assert anywhere.done("resume", "default") == "Queue default resumed.\n"
+    assert anywhere.done("resume", "default") == "Queue default is not paused.\n"
     with Queue(anywhere.store) as queue:
         assert len(queue.dequeue()) == 1
 
@@ -183,6 +183,22 @@ def test_pausing_a_queue_without_jobs_warns_and_names_those_with_a_similar_name(
     assert anywhere("resume", "bilingg").err == ""
     with Queue(anywhere.store) as queue:
         assert queue.dequeue() == [], "both queues are paused"
+
+
+def test_resuming_a_queue_that_is_not_paused_says_which_queues_are(anywhere: Control) -> None:
+    anywhere.begins()
+    note = "queuectl: note: queue 'mial' was not paused; "
+    assert anywhere("resume", "mial").err == f"{note}no queue is.\n"
+    anywhere.done("pause", "mail")
+    anywhere.done("pause", "bills")
+    typo = anywhere("resume", "mial")
+    assert (typo.code, typo.out) == (0, "Queue mial is not paused.\n")
+    assert typo.err == f"{note}paused queues: 'bills', 'mail'.\n"
+    as_json = anywhere("resume", "mial", "--json")
+    assert (as_json.code, as_json.err) == (0, typo.err)
+    assert as_json.json == {"queue": "mial", "paused": False}
+    right = anywhere("resume", "mail")
+    assert (right.out, right.err) == ("Queue mail resumed.\n", "")
 
 
 def test_reset_deletes_everything(anywhere: Control) -> None:

@@ -145,22 +145,23 @@ def _finished(access: Access, state: str, queue: str | None, until_us: int) -> s
 
 def pause(context: typer.Context, queue: QueueArgument) -> int:
     """Stop workers from taking jobs from a queue. Running jobs and enqueueing continue."""
-    return _set_paused(context, queue, paused=True)
+    with open_existing(context) as access:
+        access.run(access.queue.pause(queue))
+        _warn_if_unknown(access, queue)
+    value = {"queue": queue, "paused": True}
+    return answer(value, f"Queue {plain(queue)} paused.", as_json=is_json(context))
 
 
 def resume(context: typer.Context, queue: QueueArgument) -> int:
     """Let workers take jobs from a queue again."""
-    return _set_paused(context, queue, paused=False)
-
-
-def _set_paused(context: typer.Context, queue: str, *, paused: bool) -> int:
     with open_existing(context) as access:
-        access.run(access.queue.pause(queue) if paused else access.queue.resume(queue))
-        if paused:
-            _warn_if_unknown(access, queue)
-    text = f"Queue {plain(queue)} {'paused' if paused else 'resumed'}."
-    value = {"queue": queue, "paused": paused}
-    return answer(value, text, as_json=is_json(context))
+        paused = sorted(record.name for record in access.records(PAUSE))
+        access.run(access.queue.resume(queue))
+    if queue not in paused:  # the name may be mistyped
+        others = f"paused queues: {', '.join(map(repr, paused))}" if paused else "no queue is"
+        complain(f"note: queue {queue!r} was not paused; {others}.")
+    text = f"Queue {plain(queue)} {'resumed' if queue in paused else 'is not paused'}."
+    return answer({"queue": queue, "paused": False}, text, as_json=is_json(context))
 
 
 def _warn_if_unknown(access: Access, queue: str) -> None:
