@@ -141,6 +141,27 @@ def test_status_names_due_jobs_that_no_worker_serves(anywhere: Control) -> None:
         "charge": {"default": 1},
         "shell": {"mi\x1bal": 1},
     }
+    lines = anywhere.done("status", "--queue", "mi\x1bal").splitlines()
+    assert lines[-1] == r"No Registered Worker Serves: shell in queue mi\x1bal (1)"
+    of_queue = anywhere("status", "--queue", "mi\x1bal", "--json").json["unserved"]
+    assert of_queue == {"shell": {"mi\x1bal": 1}}
+    assert "Worker Serves" not in anywhere.done("status", "--queue", "held")
+    assert anywhere("status", "--queue", "none", "--json").json["unserved"] == {}
+
+
+def test_status_of_a_queue_counts_its_unserved_jobs_behind_many_of_other_queues(
+    anywhere: Control, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from casque.worker.registry import unserved
+
+    monkeypatch.setattr(unserved, "COUNTED", 3)
+    long_ago = datetime.now(UTC) - timedelta(minutes=1)
+    with Queue(anywhere.store) as queue:
+        for name in ("before", "mail", "then"):
+            queue.enqueue_many([NewJob("send", queue=name, run_at=long_ago)] * 5)
+    seen = anywhere("status", "--json").json["unserved"]["send"]
+    assert sum(seen.values()) == 3
+    assert anywhere("status", "-q", "mail", "--json").json["unserved"] == {"send": {"mail": 3}}
 
 
 def test_status_counts_the_jobs_that_wait_for_a_newer_worker(anywhere: Control) -> None:

@@ -100,7 +100,7 @@ def status(
 
 def _look(access: Access, queue: str | None) -> Picture:
     from casque.cli.worker.fleet import running_by
-    from casque.worker.registry.unserved import COUNTED, EXCUSED_US, served_by
+    from casque.worker.registry.unserved import served_by
 
     workers = access.live_workers()
     served = served_by(workers)
@@ -112,9 +112,24 @@ def _look(access: Access, queue: str | None) -> Picture:
         running_by(access),
         [record.name for record in access.records(PAUSE)],
         access.run(access.store.mismatched(queue)),
-        access.run(access.store.unserved(served, limit=COUNTED, waited_us=EXCUSED_US)),
+        _unserved(access, served, queue),
         served,
     )
+
+
+def _unserved(access: Access, served: Served, queue: str | None) -> Unserved:
+    from casque.worker.registry.unserved import COUNTED, EXCUSED_US
+
+    def look(served: Served) -> Unserved:
+        return access.run(access.store.unserved(served, limit=COUNTED, waited_us=EXCUSED_US))
+
+    found = look(served)
+    if queue is None:
+        return found
+    # The jobs of the other queues would use up the limit, so they pass for served.
+    others = {*access.run(access.store.queues(due=True))} - {queue}
+    found = look({**served, **{name: {*(served.get(name) or ()), *others} for name in found}})
+    return {name: {queue: counts[queue]} for name, counts in found.items() if queue in counts}
 
 
 def _drawn(picture: Picture) -> Group:
