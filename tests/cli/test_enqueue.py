@@ -202,6 +202,7 @@ WRONG = {
 @pytest.mark.parametrize("text", WRONG)
 def test_wrong_json_is_refused_with_the_remedy(control: Control, text: str) -> None:
     assert WRONG[text] in control.refused("enqueue", text)
+    assert not Path(control.store).exists()
     assert "line 1: " in control.refused("enqueue", "-", stdin=text.encode())
     assert control.jobs() == []
 
@@ -223,6 +224,7 @@ def test_wrong_json_is_refused_with_the_remedy(control: Control, text: str) -> N
         (("-c",), "-c"),
         (("-c", "x" * 131_072), "131,071"),
         (("--id", "b"), "no command"),
+        (("-c", "a", "--if-exists", "fail"), "--if-exists needs an id"),
         (("-", "--queue", "mail"), "each line"),
     ],
 )
@@ -230,4 +232,5 @@ def test_wrong_options_are_refused_with_the_remedy(
     control: Control, arguments: tuple[str, ...], why: str
 ) -> None:
     assert why in control.refused("enqueue", *arguments)
+    assert not Path(control.store).exists()
     assert control.jobs() == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -173,6 +174,9 @@ def test_a_schedule_in_the_code_is_paused_but_not_changed(control: Control) -> N
 def test_a_wrong_add_is_refused_and_stores_nothing(
     control: Control, arguments: tuple[str, ...], message: str
 ) -> None:
+    assert message in control.refused("schedule", "add", *arguments)
+    assert not Path(control.store).exists()
+    control.begins()
     assert message in control.refused("schedule", "add", *arguments)
     assert stored(control) == {}
 

@@ -17,6 +17,7 @@ from casque.rules.views import view_of
 from casque.stores.url import StoreAddress
 from casque.system.terminal_text import plain
 from casque.worker.shell.job import command_of
+from casque.worker.shell.settings import Settings
 
 STDIN = "-"
 
@@ -47,10 +48,10 @@ def enqueue_one(request: EnqueueRequest) -> int:
         print("null" if request.is_json else "Inside a job: nothing enqueued.")
         return DONE
     fields = _fields(request)
+    checked_job(fields, request, Settings())  # a wrong one creates no store
     with Access(request.address) as access:
         settings = access.settings()
-        new = new_job(fields, settings, id_from_content=request.id_from_content)
-        check_id(new, request)
+        new = checked_job(fields, request, settings)
         access.open_queue(settings.max_depth)
         try:
             [job] = enqueue_as(access, [new], request)
@@ -60,10 +61,12 @@ def enqueue_one(request: EnqueueRequest) -> int:
         return _say(job, access.store.clock.now(), request)
 
 
-def check_id(new: NewJob, request: EnqueueRequest) -> None:
-    """Raise InvalidError if `--if-exists` is given for a job without an id."""
+def checked_job(fields: Fields, request: EnqueueRequest, settings: Settings) -> NewJob:
+    """Return the job with these fields. InvalidError if a field or an option is wrong."""
+    new = new_job(fields, settings, id_from_content=request.id_from_content)
     if request.if_exists is not None and new.id is None:
         raise InvalidError("--if-exists needs an id: give one, or use --id-from-content.")
+    return new
 
 
 def enqueue_as(access: Access, jobs: list[NewJob], request: EnqueueRequest) -> list[Job]:

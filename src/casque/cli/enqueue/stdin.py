@@ -12,8 +12,8 @@ from typing import BinaryIO
 import msgspec
 
 from casque.checks import PAYLOAD_BYTES
-from casque.cli.enqueue.fields import decoded, new_job
-from casque.cli.enqueue.one import EnqueueRequest, IfExists, check_id, enqueue_as
+from casque.cli.enqueue.fields import decoded
+from casque.cli.enqueue.one import EnqueueRequest, IfExists, checked_job, enqueue_as
 from casque.cli.output import EXISTS, JsonObject, answer, complain, progress_bar
 from casque.cli.store import Access
 from casque.errors import CasqueError, InvalidError
@@ -95,9 +95,7 @@ def _enqueue_all(
 def _job(line: bytes, request: EnqueueRequest, settings: Settings) -> NewJob:
     if len(line) > PAYLOAD_BYTES:
         raise InvalidError(f"it is longer than {PAYLOAD_BYTES:,} bytes.")
-    new = new_job(decoded(line), settings, id_from_content=request.id_from_content)
-    check_id(new, request)
-    return new
+    return checked_job(decoded(line), request, settings)
 
 
 def _store(

@@ -37,6 +37,7 @@ from casque.rules.operations import DeleteRecord, PutRecord, Tick
 from casque.schedule import Schedule, decode, encode
 from casque.system.terminal_text import plain
 from casque.tasks.schedules import changed, restarted, tick_of
+from casque.worker.shell.settings import Settings
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The name of a schedule.")]
 
@@ -111,6 +112,7 @@ def add(
     fields = {key: value for key, value in given.items() if value is not None}
     checked = checked_name(name, "schedule")
     timing = Timing(line, every, tz, catch_up, overlap)
+    schedule_of(timing, fields, Settings(), task, arguments)  # a wrong one creates no store
     with open_or_create(context) as access:
         new = schedule_of(timing, fields, access.settings(), task, arguments)
         record, is_new = _store(access, checked, new, is_replacing=replace_)
