@@ -156,6 +156,20 @@ def test_wrong_usage_is_a_one_line_error(control: Control, arguments: tuple[str,
     assert "queuectl" in control.refused(*arguments)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "end"),
+    [
+        (("worker", "strat"), "Did you mean 'start'? See `queuectl worker --help`.\n"),
+        (("show",), "Missing argument 'ID'. See `queuectl show --help`.\n"),
+        (("show", "a", "b"), "(b). See `queuectl show --help`.\n"),
+    ],
+)
+def test_wrong_usage_is_explained_in_sentences(
+    control: Control, arguments: tuple[str, ...], end: str
+) -> None:
+    assert control.refused(*arguments).endswith(end)
+
+
 def test_without_arguments_help_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     assert run([]) == 2
     out, err = capsys.readouterr()

@@ -177,6 +177,25 @@ def test_a_dead_job_raises_its_error(app: App) -> None:
         asyncio.run(waited(handle))
 
 
+@pytest.mark.parametrize(
+    ("error", "end"),
+    [
+        ("no such number", ": no such number."),
+        ("give it a number.", ": give it a number."),
+        ("is it a number?", ": is it a number?"),
+        (None, ": no reason."),
+    ],
+)
+def test_the_error_of_a_dead_job_ends_with_one_full_stop(
+    app: App, error: str | None, end: str
+) -> None:
+    handle = app.task(double).enqueue(1)
+    app.queue.fail(app.queue.dequeue()[0], **({} if error is None else {"error": error}))
+    with pytest.raises(CasqueError) as raised:
+        handle.result()
+    assert str(raised.value).endswith(f"is dead{end}")
+
+
 async def waited(handle: Handle[Any]) -> Any:
     return await handle
 

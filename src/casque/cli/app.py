@@ -30,6 +30,7 @@ from casque.cli.output import DONE, INTERRUPTED, INVALID, complain
 from casque.cli.schedule.commands import schedule
 from casque.cli.watch import command as watch
 from casque.cli.worker.commands import workers
+from casque.system.terminal_text import sentence
 
 # click's UsageError: newer versions of Typer contain a copy of click, older ones import it.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[2]
@@ -129,12 +130,12 @@ def queuectl(
 
 
 def _explain(error: Exception) -> None:
-    message = str(error.format_message()).rstrip(".")  # type: ignore[attr-defined]
+    message = str(error.format_message())  # type: ignore[attr-defined]
     if not message:
         return  # no arguments: Typer has printed the help
     context = getattr(error, "ctx", None)
     path = "queuectl" if context is None else context.command_path
-    complain(f"{message}. See `{path} --help`.")
+    complain(f"{sentence(message)} See `{path} --help`.")
 
 
 def invoke(arguments: Sequence[str]) -> int:

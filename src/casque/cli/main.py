@@ -9,6 +9,7 @@ from typing import NoReturn
 
 from casque.cli.output import INTERRUPTED, NOT_SO, NOWHERE, code_of, complain
 from casque.errors import CasqueError
+from casque.system.terminal_text import sentence
 
 DEBUG_VARIABLE = "CASQUE_DEBUG"
 _APP = "casque.cli.app"
@@ -66,8 +67,8 @@ def exit_code(call: Callable[[], int]) -> int:
         if os.environ.get(DEBUG_VARIABLE):
             raise
         complain(
-            f"{type(error).__name__}: {error}. This should not happen: please report it, with "
-            f"the traceback that {DEBUG_VARIABLE}=1 prints."
+            f"{type(error).__name__}: {sentence(str(error))} This should not happen: please "
+            f"report it, with the traceback that {DEBUG_VARIABLE}=1 prints."
         )
         return NOT_SO
 

@@ -1,4 +1,4 @@
-"""Terminal text: makes any text safe to print on a terminal."""
+"""Terminal text: makes any text safe to print on a terminal; counts and full stops."""
 
 from __future__ import annotations
 
@@ -13,6 +13,11 @@ def plain(text: str) -> str:
 def plain_lines(text: str) -> str:
     """Like `plain`, but keeps the line breaks."""
     return "\n".join(map(plain, text.expandtabs().splitlines()))
+
+
+def sentence(text: str) -> str:
+    """The text with a full stop at its end, unless it ends like a sentence."""
+    return text if text.endswith((".", "?", "!", "…")) else f"{text}."
 
 
 def cut(text: str, longest: int) -> str:

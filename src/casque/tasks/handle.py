@@ -16,6 +16,7 @@ from casque.queues.runner import warn_inside_loop
 from casque.rules.transitions import is_mismatched
 from casque.stores.port import Outcome
 from casque.system.clock import SECOND_US, drive
+from casque.system.terminal_text import sentence
 from casque.tasks.results import why_missing
 
 if TYPE_CHECKING:
@@ -122,9 +123,9 @@ class Handle(Generic[R_co]):
 
     def _value(self, job: Job) -> R_co:
         if job.status is not JobStatus.COMPLETED:
+            reason = sentence(job.error or "no reason")
             raise CasqueError(
-                f"job {self.id} ({job.entrypoint}) is {job.status}: {job.error or 'no reason'}.",
-                job_id=self.id,
+                f"job {self.id} ({job.entrypoint}) is {job.status}: {reason}", job_id=self.id
             )
         if (why := why_missing(job.result)) is not None:
             # Not InvalidError: nothing is wrong with this call, and something was written.
