@@ -200,6 +200,36 @@ async def waited(handle: Handle[Any]) -> Any:
     return await handle
 
 
+@pytest.mark.parametrize("address", ADDRESSES)
+@pytest.mark.parametrize("is_acked", [True, False])
+def test_a_result_waits_while_a_job_whose_lease_ended_may_still_be_acked(
+    address: str, is_acked: bool, tmp_path: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with App(open_store(address.format(tmp_path), clock=clock)) as app:
+        handle = app.task(max_attempts=1)(double).enqueue(1)
+        [job] = app.queue.dequeue(lease=SECOND)
+        clock.advance(2 * SECOND)
+        assert handle.status() is JobStatus.DEAD
+        with pytest.raises(TimeoutError, match=r"its last attempt's lease has ended"):
+            handle.result(timeout=SECOND)
+        finish = (lambda: app.queue.ack(job, result=b"2")) if is_acked else app.queue.dequeue
+
+        async def finished_meanwhile() -> Any:
+            waiting = asyncio.ensure_future(handle)
+            assert not (await asyncio.wait([waiting], timeout=0.02))[0]
+            await asyncio.to_thread(finish)
+            return await waiting
+
+        if is_acked:
+            assert asyncio.run(finished_meanwhile()) == handle.result() == 2
+        else:
+            with pytest.raises(CasqueError, match="is dead: "):
+                asyncio.run(finished_meanwhile())
+            with pytest.raises(CasqueError, match="is dead: "):
+                handle.result()
+
+
 def test_a_cancelled_job_raises_its_reason(app: App) -> None:
     handle = app.task(double).enqueue(1)
     assert handle.cancel(reason="not any more").status is JobStatus.CANCELLED

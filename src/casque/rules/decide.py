@@ -91,12 +91,13 @@ def decide(state: State, operation: Operation, now: int) -> Decision:
 def shown(job: Job, now: int) -> Job:
     """Return the job as readers see it: a spent job is dead, even if not stored as dead yet.
 
-    Its retention begins when it is stored as dead.
+    Its retention begins when it is stored as dead. Until then it keeps `lease_until_us`, because
+    the holder of that lease may still end it.
     """
-    if not job.is_spent(now):
+    until = job.lease_until_us
+    if until is None or not job.is_spent(now):
         return job
-    assert job.lease_until_us is not None
-    return transitions.buried(job, now=job.lease_until_us, expires=None)
+    return replace(transitions.buried(job, now=until, expires=None), lease_until_us=until)
 
 
 def _job_now(job_id: str, now: int) -> Answer:

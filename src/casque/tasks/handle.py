@@ -73,7 +73,7 @@ class Handle(Generic[R_co]):
         looks = self._looks(timeout)
         if not self._done:
             warn_inside_loop("Handle.result", "`await handle`")
-        while (job := self.job()).status not in _FINISHED:
+        while not _is_finished(job := self.job()):
             pause = next(looks, None)
             if pause is None:
                 raise TimeoutError(self._unfinished(job, timeout))
@@ -82,7 +82,7 @@ class Handle(Generic[R_co]):
 
     async def _aresult(self) -> R_co:
         looks = self._looks(None)
-        while (job := await self.ajob()).status not in _FINISHED:
+        while not _is_finished(job := await self.ajob()):
             await self._app_store.store.clock.sleep(next(looks), blocking=False)
         return self._value(job)
 
@@ -118,6 +118,12 @@ class Handle(Generic[R_co]):
             return (
                 f"{what}: its arguments do not fit the worker that claimed it, and it waits for a "
                 f"worker of another version. Update the workers, then wait again. ({job.error})"
+            )
+        if job.status is JobStatus.DEAD:
+            return (
+                f"{what}: its last attempt's lease has ended, so the worker is probably lost, but "
+                "it may still report a result. Wait again, or check that a worker is running: the "
+                "next one that looks for jobs stores this one as dead."
             )
         return f"{what}; it continues. Wait again, or check that a worker is running."
 
@@ -231,3 +237,9 @@ class Handle(Generic[R_co]):
 
     def __repr__(self) -> str:
         return f"<Handle {self._job.entrypoint} {self.id}>"
+
+
+def _is_finished(job: Job) -> bool:
+    """True if the job is stored as finished. A dead job that has a lease is not, yet."""
+    is_dead = job.status is JobStatus.DEAD
+    return job.status in _FINISHED and not (is_dead and job.lease_until_us is not None)

@@ -563,6 +563,7 @@ class Oracle:
         if job.is_spent(now):
             assert job.lease_until is not None
             shown.bury(job.lease_until, self.dead_stay)
+            shown.lease_until = job.lease_until
         return shown
 
     # -- changing --------------------------------------------------------------

@@ -158,7 +158,8 @@ class _Copy:
     def _found(self, job: Job) -> FoundJob:
         if job.status is JobStatus.IN_PROGRESS:
             job = _let_go(job, self._source.now())
-        return FoundJob(replace(job, duplicate=False), f"job\0{job.id}\0{job.created_us}")
+        job = replace(job, duplicate=False, lease_until_us=None)
+        return FoundJob(job, f"job\0{job.id}\0{job.created_us}")
 
     # -- records ---------------------------------------------------------------
 
