@@ -83,11 +83,13 @@ def ship(order: int) -> str:
 """,
     "orders/views.py": """
 import time
+from datetime import timedelta
 
 from asgiref.sync import sync_to_async
 from django.db import connection, connections, transaction
 from django.http import HttpResponse
 
+from casque import CasqueError, InvalidError
 from orders.models import Order
 from orders.tasks import app, ship
 
@@ -135,6 +137,25 @@ def waits(request):
             return HttpResponse(f"{type(error).__name__}: {error}")
 
 
+def waits_for_itself(request):
+    pages = []
+    with transaction.atomic():
+        handle = ship.enqueue(0)  # before any write
+        Order.objects.create(item="lining")
+        for timeout in (timedelta(seconds=5), timedelta()):
+            try:
+                handle.result(timeout)
+            except (InvalidError, TimeoutError) as error:
+                pages.append(str(error))
+        transaction.set_rollback(True)
+    handle.cancel()
+    try:
+        handle.result()
+    except CasqueError as error:
+        pages.append(str(error))
+    return HttpResponse("|".join(pages))
+
+
 def after(request):
     with transaction.atomic():
         order = Order.objects.create(item="after")
@@ -172,6 +193,7 @@ from django.urls import path
 from orders import views
 
 NAMES = ("buy", "nested", "forgets", "waits", "after", "at_once", "in_a_loop", "aside")
+NAMES += ("waits_for_itself",)
 urlpatterns = [path(name, getattr(views, name)) for name in NAMES]
 """,
     "visit.py": """
@@ -241,6 +263,15 @@ def test_a_django_project_is_told_how_to_enqueue_inside_its_transaction(project:
     assert after == "bought"
     work(project, "orders.tasks:app")
     assert in_shop(project) == [["at once", True], ["strap", False], ["after", True]]
+
+
+def test_a_django_project_does_not_wait_for_a_result_inside_its_transaction(project: Path) -> None:
+    [page] = visit(project, "/waits_for_itself")
+    result, polled, finished = page.split("|")
+    assert "no worker can finish the job" in result
+    assert "Commit first: wait for the result after the `atomic()` block." in result
+    assert "was not finished within 0:00:00" in polled
+    assert "is cancelled" in finished
 
 
 def test_an_async_view_of_django_learns_where_to_enqueue(project: Path) -> None:

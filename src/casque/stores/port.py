@@ -236,6 +236,13 @@ class Joinable(Protocol):
         """
         ...
 
+    def refuse_waiting(self) -> None:
+        """Raise OwnTransactionError if no job can finish before this thread's own transaction.
+
+        It returns if that is not certain.
+        """
+        ...
+
 
 class OwnTransactionError(InvalidError):
     """The calling thread holds the lock that its own commit needs.

@@ -14,7 +14,7 @@ from casque.errors import CasqueError, InvalidError, JobNotFoundError
 from casque.job import Job, JobStatus
 from casque.queues.runner import warn_inside_loop
 from casque.rules.transitions import is_mismatched
-from casque.stores.port import Outcome
+from casque.stores.port import Joinable, Outcome
 from casque.system.clock import SECOND_US, drive
 from casque.system.terminal_text import sentence
 from casque.tasks.results import why_missing
@@ -68,7 +68,8 @@ class Handle(Generic[R_co]):
         Raises TimeoutError if the job has not finished within `timeout`; the message says so if
         the job waits for a worker of another version. Raises CasqueError if it is dead or cancelled
         or its result could not be stored, and JobNotFoundError if its record was deleted. After an
-        enqueue with `connection`, raises InvalidError if the transaction was not committed.
+        enqueue with `connection`, raises InvalidError if the transaction was not committed. Raises
+        it too if the job cannot finish before this thread's own transaction in Django ends.
         """
         looks = self._looks(timeout)
         if not self._done:
@@ -103,7 +104,10 @@ class Handle(Generic[R_co]):
 
     def _pauses(self, limit: int | None) -> Iterator[int]:
         pause = float(_FIRST_LOOK_US)
-        clock = self._app_store.store.clock
+        store = self._app_store.store
+        if limit != 0 and isinstance(store, Joinable):
+            store.refuse_waiting()  # here, on the thread that waits, and only if it must wait
+        clock = store.clock
         begun = clock.monotonic()
         while True:
             left = None if limit is None else limit - (clock.monotonic() - begun)

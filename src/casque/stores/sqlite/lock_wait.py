@@ -105,19 +105,37 @@ def _warn(message: str) -> None:
 
 def refuse_own_transaction(name: str, file: Identity | None) -> None:
     """Raise if this thread has itself written to the file, in a transaction of Django."""
+    alias = _own_transaction(file)
+    if alias is None:
+        return
+    django = "connection" if alias == "default" else f"connections[{alias!r}]"
+    raise OwnTransactionError(
+        f"{name} is locked by this thread's own transaction, Django's "
+        "`transaction.atomic()`: the call would wait for itself. Nothing was written. "
+        f"Enqueue inside the transaction: `task.using(connection={django}).enqueue(…)`, "
+        f"or `queue.enqueue(…, connection={django})`, with `from django.db import "
+        f"{django.partition('[')[0]}`. Or make this call after the commit, with "
+        "`transaction.on_commit(…)`."
+    )
+
+
+def refuse_waiting(name: str, file: Identity | None) -> None:
+    """Raise if no worker can finish a job before this thread ends its transaction of Django."""
+    if _own_transaction(file) is not None:
+        raise OwnTransactionError(
+            f"{name} is locked by this thread's own transaction, Django's "
+            "`transaction.atomic()`, so no worker can finish the job: the call would wait for "
+            "itself. Commit first: wait for the result after the `atomic()` block."
+        )
+
+
+def _own_transaction(file: Identity | None) -> str | None:
+    """The alias in Django of a connection on which this thread has written to the file."""
     for alias, connection in _transactions_of_django():
         with suppress(sqlite3.Error):  # then nothing is certain
-            if file is None or main_file_of(connection)[1] != file or not is_writing(connection):
-                continue
-            django = "connection" if alias == "default" else f"connections[{alias!r}]"
-            raise OwnTransactionError(
-                f"{name} is locked by this thread's own transaction, Django's "
-                "`transaction.atomic()`: the call would wait for itself. Nothing was written. "
-                f"Enqueue inside the transaction: `task.using(connection={django}).enqueue(…)`, "
-                f"or `queue.enqueue(…, connection={django})`, with `from django.db import "
-                f"{django.partition('[')[0]}`. Or make this call after the commit, with "
-                "`transaction.on_commit(…)`."
-            )
+            if file is not None and main_file_of(connection)[1] == file and is_writing(connection):
+                return alias
+    return None
 
 
 def _transactions_of_django() -> list[tuple[str, sqlite3.Connection]]:

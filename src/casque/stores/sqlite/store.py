@@ -38,6 +38,7 @@ from casque.stores.sqlite.cache import Cache
 from casque.stores.sqlite.changes import Clash
 from casque.stores.sqlite.connection import Database, Durability
 from casque.stores.sqlite.connection_handle import ConnectionHandle
+from casque.stores.sqlite.lock_wait import refuse_waiting
 from casque.stores.sqlite.reads import Reads, Snapshot
 from casque.stores.sqlite.rows import STATEMENTS as SQL
 from casque.stores.sqlite.transaction import SEEN_EVERY_US, Transaction, Upkeep
@@ -358,6 +359,9 @@ class SqliteStore:
             )
         finally:
             self._let_go()
+
+    def refuse_waiting(self) -> None:
+        refuse_waiting(self.name, self._database.identity())
 
     def backup(
         self, target: str | Path, *, replace: bool = False, progress: Progress = lambda *_: None
