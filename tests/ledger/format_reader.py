@@ -367,7 +367,9 @@ class Reader:
         if job["status"] == "in_progress" and is_last and job["lease_until"] <= now:
             alone = State()
             alone.jobs[job["id"]] = job
-            alone.apply([[7, [job["id"]], None]], job["lease_until"])
+            until = job["lease_until"]
+            alone.apply([[7, [job["id"]], None]], until)
+            alone.jobs[job["id"]]["lease_until"] = until
         if isinstance(job["payload"], list):
             job["payload"] = self._payload(*job["payload"])
         return job
